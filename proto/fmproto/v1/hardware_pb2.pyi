@@ -1,0 +1,236 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class HealthState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HEALTH_STATE_UNSPECIFIED: _ClassVar[HealthState]
+    HEALTH_STATE_OK: _ClassVar[HealthState]
+    HEALTH_STATE_DEGRADED: _ClassVar[HealthState]
+    HEALTH_STATE_DRAINING: _ClassVar[HealthState]
+    HEALTH_STATE_FAILED: _ClassVar[HealthState]
+HEALTH_STATE_UNSPECIFIED: HealthState
+HEALTH_STATE_OK: HealthState
+HEALTH_STATE_DEGRADED: HealthState
+HEALTH_STATE_DRAINING: HealthState
+HEALTH_STATE_FAILED: HealthState
+
+class Gpu(_message.Message):
+    __slots__ = ("index", "uuid", "name", "model", "pci_address", "memory_bytes", "sm_count", "compute_capability", "minor", "numa_node", "memory_gb", "family")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PCI_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SM_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_CAPABILITY_FIELD_NUMBER: _ClassVar[int]
+    MINOR_FIELD_NUMBER: _ClassVar[int]
+    NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_GB_FIELD_NUMBER: _ClassVar[int]
+    FAMILY_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    uuid: str
+    name: str
+    model: str
+    pci_address: str
+    memory_bytes: int
+    sm_count: int
+    compute_capability: str
+    minor: int
+    numa_node: int
+    memory_gb: float
+    family: str
+    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., model: _Optional[str] = ..., pci_address: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., sm_count: _Optional[int] = ..., compute_capability: _Optional[str] = ..., minor: _Optional[int] = ..., numa_node: _Optional[int] = ..., memory_gb: _Optional[float] = ..., family: _Optional[str] = ...) -> None: ...
+
+class NvLinkPair(_message.Message):
+    __slots__ = ("gpu_a", "gpu_b", "gbytes_per_s")
+    GPU_A_FIELD_NUMBER: _ClassVar[int]
+    GPU_B_FIELD_NUMBER: _ClassVar[int]
+    GBYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    gpu_a: int
+    gpu_b: int
+    gbytes_per_s: float
+    def __init__(self, gpu_a: _Optional[int] = ..., gpu_b: _Optional[int] = ..., gbytes_per_s: _Optional[float] = ...) -> None: ...
+
+class HcaPort(_message.Message):
+    __slots__ = ("hca", "port", "state", "physical_state", "rate_gbps", "link_layer", "port_guid", "node_guid", "firmware", "pci_address", "numa_node", "near_gpus")
+    HCA_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PHYSICAL_STATE_FIELD_NUMBER: _ClassVar[int]
+    RATE_GBPS_FIELD_NUMBER: _ClassVar[int]
+    LINK_LAYER_FIELD_NUMBER: _ClassVar[int]
+    PORT_GUID_FIELD_NUMBER: _ClassVar[int]
+    NODE_GUID_FIELD_NUMBER: _ClassVar[int]
+    FIRMWARE_FIELD_NUMBER: _ClassVar[int]
+    PCI_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
+    NEAR_GPUS_FIELD_NUMBER: _ClassVar[int]
+    hca: str
+    port: int
+    state: str
+    physical_state: str
+    rate_gbps: float
+    link_layer: str
+    port_guid: str
+    node_guid: str
+    firmware: str
+    pci_address: str
+    numa_node: int
+    near_gpus: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, hca: _Optional[str] = ..., port: _Optional[int] = ..., state: _Optional[str] = ..., physical_state: _Optional[str] = ..., rate_gbps: _Optional[float] = ..., link_layer: _Optional[str] = ..., port_guid: _Optional[str] = ..., node_guid: _Optional[str] = ..., firmware: _Optional[str] = ..., pci_address: _Optional[str] = ..., numa_node: _Optional[int] = ..., near_gpus: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class NetInterface(_message.Message):
+    __slots__ = ("name", "addresses", "up")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    UP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    up: bool
+    def __init__(self, name: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., up: bool = ...) -> None: ...
+
+class Host(_message.Message):
+    __slots__ = ("hostname", "cpu_model", "cpus", "memory_bytes", "numa_nodes", "kernel", "interfaces")
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    CPU_MODEL_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUMA_NODES_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    INTERFACES_FIELD_NUMBER: _ClassVar[int]
+    hostname: str
+    cpu_model: str
+    cpus: int
+    memory_bytes: int
+    numa_nodes: int
+    kernel: str
+    interfaces: _containers.RepeatedCompositeFieldContainer[NetInterface]
+    def __init__(self, hostname: _Optional[str] = ..., cpu_model: _Optional[str] = ..., cpus: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., numa_nodes: _Optional[int] = ..., kernel: _Optional[str] = ..., interfaces: _Optional[_Iterable[_Union[NetInterface, _Mapping]]] = ...) -> None: ...
+
+class Inventory(_message.Message):
+    __slots__ = ("node", "agent_address", "address", "socket_interface", "host", "gpus", "nvlinks", "hca_ports", "nvlink_domain", "nvlink_domain_gbytes_per_s", "source", "driver_version", "agent_version", "labels")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    AGENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SOCKET_INTERFACE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    NVLINKS_FIELD_NUMBER: _ClassVar[int]
+    HCA_PORTS_FIELD_NUMBER: _ClassVar[int]
+    NVLINK_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    NVLINK_DOMAIN_GBYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    agent_address: str
+    address: str
+    socket_interface: str
+    host: Host
+    gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    nvlinks: _containers.RepeatedCompositeFieldContainer[NvLinkPair]
+    hca_ports: _containers.RepeatedCompositeFieldContainer[HcaPort]
+    nvlink_domain: str
+    nvlink_domain_gbytes_per_s: float
+    source: str
+    driver_version: str
+    agent_version: str
+    labels: _containers.ScalarMap[str, str]
+    def __init__(self, node: _Optional[str] = ..., agent_address: _Optional[str] = ..., address: _Optional[str] = ..., socket_interface: _Optional[str] = ..., host: _Optional[_Union[Host, _Mapping]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., nvlinks: _Optional[_Iterable[_Union[NvLinkPair, _Mapping]]] = ..., hca_ports: _Optional[_Iterable[_Union[HcaPort, _Mapping]]] = ..., nvlink_domain: _Optional[str] = ..., nvlink_domain_gbytes_per_s: _Optional[float] = ..., source: _Optional[str] = ..., driver_version: _Optional[str] = ..., agent_version: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class DeviceHealth(_message.Message):
+    __slots__ = ("device", "state", "reason")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    state: HealthState
+    reason: str
+    def __init__(self, device: _Optional[str] = ..., state: _Optional[_Union[HealthState, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Health(_message.Message):
+    __slots__ = ("node", "gpus", "hca_ports", "disks")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    HCA_PORTS_FIELD_NUMBER: _ClassVar[int]
+    DISKS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    gpus: _containers.RepeatedCompositeFieldContainer[DeviceHealth]
+    hca_ports: _containers.RepeatedCompositeFieldContainer[DeviceHealth]
+    disks: _containers.RepeatedCompositeFieldContainer[DeviceHealth]
+    def __init__(self, node: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[DeviceHealth, _Mapping]]] = ..., hca_ports: _Optional[_Iterable[_Union[DeviceHealth, _Mapping]]] = ..., disks: _Optional[_Iterable[_Union[DeviceHealth, _Mapping]]] = ...) -> None: ...
+
+class Alive(_message.Message):
+    __slots__ = ("node", "session", "beat", "period_s")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_S_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    session: str
+    beat: int
+    period_s: float
+    def __init__(self, node: _Optional[str] = ..., session: _Optional[str] = ..., beat: _Optional[int] = ..., period_s: _Optional[float] = ...) -> None: ...
+
+class Switch(_message.Message):
+    __slots__ = ("name", "level")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    level: int
+    def __init__(self, name: _Optional[str] = ..., level: _Optional[int] = ...) -> None: ...
+
+class Link(_message.Message):
+    __slots__ = ("a", "b", "gbps", "count", "down", "hca")
+    A_FIELD_NUMBER: _ClassVar[int]
+    B_FIELD_NUMBER: _ClassVar[int]
+    GBPS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    DOWN_FIELD_NUMBER: _ClassVar[int]
+    HCA_FIELD_NUMBER: _ClassVar[int]
+    a: str
+    b: str
+    gbps: float
+    count: int
+    down: bool
+    hca: str
+    def __init__(self, a: _Optional[str] = ..., b: _Optional[str] = ..., gbps: _Optional[float] = ..., count: _Optional[int] = ..., down: bool = ..., hca: _Optional[str] = ...) -> None: ...
+
+class Fabric(_message.Message):
+    __slots__ = ("switches", "links", "source")
+    SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    switches: _containers.RepeatedCompositeFieldContainer[Switch]
+    links: _containers.RepeatedCompositeFieldContainer[Link]
+    source: str
+    def __init__(self, switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., source: _Optional[str] = ...) -> None: ...
+
+class NodeIntent(_message.Message):
+    __slots__ = ("node", "drained", "reason", "by", "since_ms")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    drained: bool
+    reason: str
+    by: str
+    since_ms: int
+    def __init__(self, node: _Optional[str] = ..., drained: bool = ..., reason: _Optional[str] = ..., by: _Optional[str] = ..., since_ms: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""Frozen values that decisions are made of. No behaviour that touches the outside; nothing here imports from other floors."""

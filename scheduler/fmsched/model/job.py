@@ -1,0 +1,65 @@
+"""What a job asks for, free of everything that placement does not need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fmsched.model.hardware import JobId
+
+
+class GroupKind(StrEnum):
+    TENSOR_PARALLEL = "TensorParallel"
+    DATA_PARALLEL = "DataParallel"
+    PIPELINE_PARALLEL = "PipelineParallel"
+    EXPERT_PARALLEL = "ExpertParallel"
+    AUXILIARY = "Auxiliary"
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """interNodeConnectivity. What it holds between depends on the group's kind:
+
+    TensorParallel, ExpertParallel   between the nodes of one instance (it may then span nodes)
+    DataParallel                     between all nodes of all instances of the group
+    PipelineParallel                 between the nodes of neighbouring stages: consecutive PipelineParallel groups of a replica
+    Auxiliary                        nothing
+    """
+
+    max_hops: int | None = None  # switches crossed
+    min_link_gbps: float = 0.0  # Gb/s of a port, the weakest link on the path
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceGroup:
+    """One instance of it per replica.
+
+    preferred   families from acceleratorType, best first; tolerated: what tolerations add, without order. With neither, any
+                type will do; with tolerated alone, exactly those.
+    """
+
+    name: str
+    kind: GroupKind
+    gpus: int  # per instance
+    preferred: tuple[str, ...] = ()
+    tolerated: tuple[str, ...] = ()
+    min_memory_gb: float = 0.0
+    min_nvlink_gbytes_per_s: float = 0.0  # between every two GPUs of one instance
+    reach: Reach | None = None
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Allowed GPU families, preferred first; empty: any."""
+        return (*self.preferred, *(family for family in self.tolerated if family not in self.preferred))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    job: JobId
+    groups: tuple[ResourceGroup, ...]
+    replicas: int
+    avoid_nodes: frozenset[str] = frozenset()  # an earlier attempt could not be prepared there
+
+    @property
+    def gpus(self) -> int:
+        return self.replicas * sum(group.gpus for group in self.groups)
