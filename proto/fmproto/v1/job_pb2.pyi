@@ -225,7 +225,7 @@ class RankFailure(_message.Message):
     def __init__(self, node: _Optional[str] = ..., rank: _Optional[int] = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., last_lines: _Optional[str] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("id", "state", "attempt", "reason", "why", "never", "since_ms", "started_ms", "finished_ms", "first_failure", "events", "outcome", "restarts", "avoid_nodes")
+    __slots__ = ("id", "state", "attempt", "reason", "why", "never", "since_ms", "started_ms", "finished_ms", "first_failure", "events", "outcome", "restarts", "avoid_nodes", "nodes")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -240,6 +240,7 @@ class JobStatus(_message.Message):
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
     AVOID_NODES_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
     id: str
     state: JobState
     attempt: int
@@ -254,7 +255,8 @@ class JobStatus(_message.Message):
     outcome: JobState
     restarts: int
     avoid_nodes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., attempt: _Optional[int] = ..., reason: _Optional[str] = ..., why: _Optional[_Iterable[_Union[Why, _Mapping]]] = ..., never: bool = ..., since_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., finished_ms: _Optional[int] = ..., first_failure: _Optional[_Union[RankFailure, _Mapping]] = ..., events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ..., outcome: _Optional[_Union[JobState, str]] = ..., restarts: _Optional[int] = ..., avoid_nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., attempt: _Optional[int] = ..., reason: _Optional[str] = ..., why: _Optional[_Iterable[_Union[Why, _Mapping]]] = ..., never: bool = ..., since_ms: _Optional[int] = ..., started_ms: _Optional[int] = ..., finished_ms: _Optional[int] = ..., first_failure: _Optional[_Union[RankFailure, _Mapping]] = ..., events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ..., outcome: _Optional[_Union[JobState, str]] = ..., restarts: _Optional[int] = ..., avoid_nodes: _Optional[_Iterable[str]] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Term(_message.Message):
     __slots__ = ("name", "weight", "value")

@@ -83,7 +83,9 @@ class Unplaceable:
     why: tuple[Why, ...]
 
     def __str__(self) -> str:
-        parts = [f"{why.group}: {why.constraint}: asked {why.asked}, best is {why.best} {why.where}".rstrip() for why in self.why]
+        parts = [
+            f"{why.group}: {why.constraint}: asked {why.asked}, best is {why.best} {why.where}".rstrip() for why in self.why
+        ]
         return "; ".join(parts)
 
 

@@ -1,0 +1,1 @@
+"""gRPC in, errors out: parse, call, map. Reads are answered from the mirror, writes go through the leader's ledger."""

@@ -1,0 +1,246 @@
+"""This node's keys in the store: the newest value of each is buffered, written when it changes, and written again whenever the store
+has lost it. Also the lease and the beat. Only ports: the store, the event loop's clock.
+
+Every write is guarded by the revision that the key was last seen at, so that a write whose answer was lost, and which is applied
+late, cannot undo a newer one; after an uncertain write the keys are read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fmproto import keys
+from fmproto.etcd_faults import StoreReplaced
+from fmproto.kv import KV, OPERATIONS_MAX, Conflict, Delete, Guard, LeaseGone, Op, Put, StoreFull, StoreUnavailable
+from fmproto.v1 import hardware_pb2 as hw
+
+# Between tries of a write that failed, seconds; the pause doubles. No limit in number: the agent has nothing better to do, and
+# keeps only the newest value of each key meanwhile.
+RETRY_MIN_S, RETRY_MAX_S = 0.2, 5.0
+# A lease that was granted, but cannot be used for a put, so often in a row, is a fault of the store, and waits like one.
+LEASE_TTL_PERIODS = 3
+
+
+class Log(Protocol):
+    """structlog's bound logger, or anything with its two methods."""
+
+    def info(self, event: str, **values: object) -> object: ...
+
+    def warning(self, event: str, **values: object) -> object: ...
+
+
+@dataclass(slots=True)
+class _Key:
+    wanted: bytes | None = None
+    stored: bytes | None = None
+    revision: int = 0  # mod_revision; 0: absent
+
+
+class Register:
+    """`on_contact(sent_s)` is called for every answer, with the loop's time at which the request was sent; `on_stored()` after
+    every change of what the store is known to hold."""
+
+    def __init__(
+        self,
+        kv: KV,
+        node: str,
+        session: str,
+        period_s: float,
+        log: Log,
+        on_contact: Callable[[float], None],
+        on_stored: Callable[[], None],
+    ) -> None:
+        self._kv = kv
+        self._node = node
+        self._session = session
+        self._period_s = period_s
+        self._log = log
+        self._on_contact = on_contact
+        self._on_stored = on_stored
+        self._prefix = f"{keys.NODES}{node}/"
+        self._alive = keys.alive(node)
+        self._keys: dict[str, _Key] = {}
+        self._dirty = asyncio.Event()
+        self._turn = asyncio.Lock()  # one write of this node at a time: revisions are known between them
+        self._read = False
+        self._lease = 0
+        self._beat = 0
+        self._problem = ""
+
+    def put(self, key: str, value: bytes) -> None:
+        self._want(key, value)
+
+    def delete(self, key: str) -> None:
+        self._want(key, None)
+
+    def newest(self, prefix: str) -> dict[str, tuple[bytes, bool]]:
+        """Key → the value that stands or will stand, and whether the store is known to hold it. Complete once `read`."""
+        found = {}
+        for key, state in self._keys.items():
+            if key.startswith(prefix) and state.wanted is not None:
+                found[key] = (state.wanted, state.wanted == state.stored)
+        return found
+
+    @property
+    def was_read(self) -> bool:
+        """Whether what the store holds of this node is known."""
+        return self._read
+
+    def _want(self, key: str, value: bytes | None) -> None:
+        state = self._keys.setdefault(key, _Key())
+        state.wanted = value
+        if state.wanted != state.stored:
+            self._dirty.set()
+
+    # --- the two tasks -------------------------------------------------------------------------------------------------
+
+    async def run_flush(self) -> None:
+        """Writes what differs, for ever."""
+        pause_s = RETRY_MIN_S
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            if await self._attempt(self._flush, "write"):
+                pause_s = RETRY_MIN_S
+                continue
+            self._dirty.set()
+            await asyncio.sleep(pause_s)
+            pause_s = min(RETRY_MAX_S, pause_s * 2)
+
+    async def run_beat(self) -> None:
+        """The lease and the alive key, for ever."""
+        loop = asyncio.get_running_loop()
+        pause_s = RETRY_MIN_S
+        while True:
+            began_s = loop.time()
+            if await self._attempt(self._pulse, "beat"):
+                pause_s = RETRY_MIN_S
+                await asyncio.sleep(max(0.0, self._period_s - (loop.time() - began_s)))
+            else:
+                await asyncio.sleep(min(pause_s, self._period_s))
+                pause_s = min(RETRY_MAX_S, pause_s * 2)
+
+    async def _attempt(self, work: Callable[[], object], what: str) -> bool:
+        try:
+            async with self._turn:
+                await work()  # type: ignore[misc]
+        except StoreFull as error:
+            self._tell("the store is full; running on, and trying again", what, error)
+        except StoreReplaced as error:
+            self._on_contact(asyncio.get_running_loop().time())  # somebody answers: no partition, nothing to fence
+            self._tell("this is not the store that was known; everything runs on; restart the agent to accept it", what, error)
+        except StoreUnavailable as error:
+            self._read = False  # what was sent may or may not have been applied
+            self._tell("the store is unreachable; running on, and trying again", what, error)
+        else:
+            if self._problem:
+                self._problem = ""
+                self._log.info("the store answers again", node=self._node)
+            return True
+        return False
+
+    def _tell(self, event: str, what: str, error: Exception) -> None:
+        if event != self._problem:
+            self._problem = event
+            self._log.warning(event, node=self._node, at=what, error=str(error))
+
+    # --- one round -----------------------------------------------------------------------------------------------------
+
+    async def _read_back(self) -> None:
+        """What the store holds of this node; a key that nobody here has an opinion on stays as it is."""
+        if self._read:
+            return
+        sent_s = asyncio.get_running_loop().time()
+        page = await self._kv.read(self._prefix)
+        self._on_contact(sent_s)
+        found = {entry.key: entry for entry in page.entries}
+        for key in {*found, *self._keys}:
+            known = key in self._keys
+            state = self._keys.setdefault(key, _Key())
+            entry = found.get(key)
+            state.stored = entry.value if entry is not None else None
+            state.revision = entry.mod_revision if entry is not None else 0
+            if not known and key != self._alive:
+                state.wanted = state.stored
+        self._read = True
+        self._dirty.set()
+        self._on_stored()
+
+    async def _flush(self) -> None:
+        await self._read_back()
+        while True:  # ends: every round writes up to OPERATIONS_MAX of a node's few keys, and a conflict leaves
+            changed = [
+                (key, state, state.wanted)
+                for key, state in self._keys.items()
+                if key != self._alive and state.wanted != state.stored
+            ][:OPERATIONS_MAX]
+            if not changed or not await self._write([(key, value, 0) for key, _, value in changed]):
+                return
+
+    async def _write(self, values: list[tuple[str, bytes | None, int]]) -> bool:
+        """False where somebody else changed a key: then everything is read again."""
+        guards = [Guard(key, mod_revision=self._keys[key].revision) for key, _, _ in values]
+        ops: list[Op] = [Delete(key) if value is None else Put(key, value, lease) for key, value, lease in values]
+        sent_s = asyncio.get_running_loop().time()
+        try:
+            answer = await self._kv.write(guards, ops)
+        except (StoreFull, LeaseGone):
+            self._on_contact(sent_s)
+            raise
+        self._on_contact(sent_s)
+        if isinstance(answer, Conflict):
+            self._read = False
+            self._dirty.set()
+            return False
+        for key, value, _ in values:
+            state = self._keys[key]
+            state.stored = value
+            state.revision = answer if value is not None else 0
+            if value is None and state.wanted is None and key != self._alive:
+                del self._keys[key]
+        self._on_stored()
+        return True
+
+    async def _pulse(self) -> None:
+        if not self._lease:
+            await self._grant()
+        sent_s = asyncio.get_running_loop().time()
+        try:
+            await self._kv.renew(self._lease)
+            self._on_contact(sent_s)
+            await self._read_back()
+            self._keys.setdefault(self._alive, _Key())
+            self._beat += 1
+            alive = hw.Alive(node=self._node, session=self._session, beat=self._beat, period_s=self._period_s)
+            if not await self._write([(self._alive, alive.SerializeToString(deterministic=True), self._lease)]):
+                await self._conflict()
+        except LeaseGone:
+            # Its key is gone, and perhaps more was lost with the store: look, and register again, all of it.
+            self._log.warning("the lease was lost; registering again", node=self._node, lease=self._lease)
+            self._lease = 0
+            self._read = False
+            self._dirty.set()
+            raise StoreUnavailable(f"the lease of {self._alive} has ended") from None
+
+    async def _grant(self) -> None:
+        sent_s = asyncio.get_running_loop().time()
+        try:
+            self._lease = await self._kv.grant(LEASE_TTL_PERIODS * self._period_s)
+        except StoreFull:
+            # The store answered: this node is not cut off from it, and its runs must not be fenced.
+            self._on_contact(sent_s)
+            raise
+        self._on_contact(sent_s)
+
+    async def _conflict(self) -> None:
+        """The alive key is not as this agent left it: an earlier lease ended, or another agent claims to be this node."""
+        await self._read_back()
+        entry = await self._kv.get(self._alive)
+        if entry is None:
+            return
+        session = hw.Alive.FromString(entry.value).session
+        if session != self._session:
+            self._log.warning("another agent wrote this node's alive key", node=self._node, session=session)

@@ -1,0 +1,330 @@
+"""The runner for bare processes: one supervisor (shim.py) per run, which outlives the agent; files and a signal between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from fmagent.launch.environment import NodeFacts, launch_of, placement_json
+from fmagent.orders import Order, PlacedRank, RunState, Stage
+from fmagent.runner import retention, rundir, shim, sweep
+from fmagent.runner.contact import ContactFile
+from fmagent.runner.news import News
+from fmagent.runner.port import Adopted, CannotPrepare
+from fmagent.runner.rundir import RunKey
+
+# The longest that changed() waits: a lost datagram costs so much.
+RESCAN_S = 1.0
+
+SHIM = Path(shim.__file__).resolve()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """Times in seconds. The ports are those that MASTER_PORT is taken from, both ends included."""
+
+    port_first: int = 20000
+    port_last: int = 29999
+    fence_after_s: float = 60.0
+    fence_grace_s: float = 10.0
+    log_retention_s: float = 7 * 86400.0
+    log_runs_max: int = 200
+    disk_free_min_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run that is not released. `signature` tells whether its files changed since they were read."""
+
+    folder: Path
+    record: dict[str, Any]
+    state: RunState
+    signature: tuple[int, ...] = ()
+    watched_pid: int = 0
+
+
+class ProcessRunner:
+    """Satisfies runner.port.Runner. Make and use it inside one event loop; close() leaves all runs running."""
+
+    def __init__(self, state_dir: Path, node: str, limits: ProcessLimits | None = None) -> None:
+        self._dir = state_dir
+        self._runs_dir = state_dir / "runs"
+        self._node = node
+        self._limits = limits or ProcessLimits()
+        self._runs: dict[RunKey, _Run] = {}
+        self._strays: dict[str, frozenset[int]] = {}
+        self._news = News(state_dir / "news.sock")
+        self._contact = ContactFile(state_dir / "contact")
+        # Runs of other agents on this host (other clusters, tests) must never be taken for ours.
+        self._mark = f"@{crc32(f'{state_dir.resolve()}|{node}'.encode()):08x}"
+
+    # --- the port ------------------------------------------------------------------------------------------------------
+
+    async def adopt(self) -> Adopted:
+        self._runs_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._news.open()
+        age_s = self._contact.age_s()
+        for folder in sorted(self._runs_dir.iterdir()):
+            key = rundir.key_of(folder.name)
+            if key is None or rundir.is_released(folder):
+                continue
+            record = shim.read_json(str(folder / shim.RUN_FILE))
+            if record is None:  # the agent ended before the run was recorded: nothing was started
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
+            self._runs[key] = _Run(folder, record, rundir.run_state(folder, record, rundir.read_state(folder)))
+        await self._sweep_strays()
+        return Adopted(await self.observe(), age_s)
+
+    async def observe(self) -> tuple[RunState, ...]:
+        for run in list(self._runs.values()):
+            await self._refresh(run)
+        if self._strays:
+            await self._sweep_strays()
+        strays = [_stray_state(name) for name in self._strays]
+        return (*(run.state for run in self._runs.values()), *(state for state in strays if state is not None))
+
+    async def changed(self) -> None:
+        await self._news.wait(RESCAN_S)
+
+    async def prepare(self, order: Order, facts: NodeFacts, gang: tuple[PlacedRank, ...]) -> None:
+        key = RunKey(order.job, order.attempt)
+        folder = self._runs_dir / key.name
+        try:
+            folder.mkdir(mode=0o700, parents=True)
+            record = self._record(order, facts, folder)
+            (folder / rundir.PLACEMENT_FILE).write_text(placement_json(order, gang), encoding="utf-8")
+            self._contact.ensure()
+            shim.write_json(str(folder / shim.RUN_FILE), record)
+            pid = self._spawn(folder)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise CannotPrepare(f"cannot record the run in {folder}: {error}", device_fault=True) from error
+        run = _Run(folder, record, rundir.run_state(folder, record, None))
+        self._runs[key] = run
+        self._watch(run, pid)
+
+    async def start(self, job: str, attempt: int, master_address: str, master_port: int) -> None:
+        self._command(self._runs[RunKey(job, attempt)], start={"master_address": master_address, "master_port": master_port})
+
+    async def stop(self, job: str, attempt: int, grace_s: float, reason: str) -> None:
+        run = self._runs.get(RunKey(job, attempt))
+        if run is not None:  # a stray is being killed already
+            self._command(run, stop={"grace_s": grace_s, "reason": reason})
+
+    async def release(self, job: str, attempt: int) -> None:
+        key = RunKey(job, attempt)
+        run = self._runs.pop(key, None)
+        if run is None:
+            return
+        with contextlib.suppress(OSError):  # on a full disk the run is released again after the next start
+            (run.folder / rundir.RELEASED_FILE).touch()
+        retention.prune(self._runs_dir, self._limits.log_retention_s, self._limits.log_runs_max)
+
+    async def contact(self, age_s: float) -> None:
+        self._contact.write(age_s)
+
+    async def processes(self) -> frozenset[int]:
+        found: set[int] = set()
+        for run in self._runs.values():
+            if run.watched_pid and not run.state.gone:
+                found |= {proc.pid for proc in shim.living_descendants(run.watched_pid)}
+        return frozenset(found)
+
+    def disk_fault(self) -> str:
+        try:
+            usage = shutil.disk_usage(self._dir)
+        except OSError as error:
+            return f"disk of {self._dir}: {error}"
+        if usage.free < self._limits.disk_free_min_bytes:
+            return f"disk of {self._dir} is full: {usage.free} bytes free, {self._limits.disk_free_min_bytes} needed"
+        return ""
+
+    async def load(self) -> Mapping[str, object]:
+        return shim.read_json(str(self._dir / "memory.json")) or {}
+
+    async def remember(self, memory: Mapping[str, object]) -> None:
+        shim.write_json(str(self._dir / "memory.json"), dict(memory), durable=True)
+
+    async def close(self) -> None:
+        self._news.close()
+
+    # --- logs ----------------------------------------------------------------------------------------------------------
+
+    def log_folder(self, job: str, attempt: int) -> Path | None:
+        """The folder of a run, live or released; attempt 0: the newest. None where this node has none."""
+        if not self._runs_dir.is_dir():
+            return None
+        keys = (rundir.key_of(folder.name) for folder in self._runs_dir.iterdir())
+        attempts = [key.attempt for key in keys if key is not None and key.job == job and attempt in {0, key.attempt}]
+        return self._runs_dir / RunKey(job, max(attempts)).name if attempts else None
+
+    def writes_logs(self, folder: Path) -> bool:
+        """Whether a process of the run may still write."""
+        key = rundir.key_of(folder.name)
+        run = self._runs.get(key) if key is not None else None
+        if run is None:
+            return False
+        state = rundir.read_state(folder)
+        return not (state or {}).get("gone", False) and not run.state.gone
+
+    # --- one run -------------------------------------------------------------------------------------------------------
+
+    def run_id(self, key: RunKey) -> str:
+        return f"{self._node}/{key.name}{self._mark}"
+
+    def _record(self, order: Order, facts: NodeFacts, folder: Path) -> dict[str, Any]:
+        run_id = self.run_id(RunKey(order.job, order.attempt))
+        launch = launch_of(order, facts, os.environ, run_id, str(folder / rundir.PLACEMENT_FILE))
+        notes = []
+        if launch.overridden:
+            notes.append(f"template.env replaces {', '.join(launch.overridden)}")
+        if launch.refused:
+            notes.append(f"template.env may not set {', '.join(launch.refused)}")
+        ranks = []
+        for rank, environment in zip(order.ranks, launch.environments, strict=True):
+            out, err = rundir.output_files(rank.rank)
+            ranks.append({"rank": rank.rank, "env": dict(environment), "out": out, "err": err})
+        return {
+            "run": run_id,
+            "job": order.job,
+            "attempt": order.attempt,
+            "boot": sweep.boot_id(),
+            "gpus": order.gpus,
+            "gpu_indices": [rank.gpu_index for rank in order.ranks],
+            "argv": order.command.argv if order.command is not None else [],
+            "cwd": (order.command.working_dir if order.command is not None else "") or str(folder),
+            "ranks": ranks,
+            "holds_port": order.holds_port,
+            "port_first": self._limits.port_first,
+            "port_last": self._limits.port_last,
+            "grace_s": order.grace_period_s,
+            "fence_after_s": self._limits.fence_after_s,
+            "fence_grace_s": self._limits.fence_grace_s,
+            "contact": str(self._contact.path.resolve()),
+            "news": str(self._news.path.resolve()),
+            "note": "; ".join(notes),
+        }
+
+    def _spawn(self, folder: Path) -> int:
+        lock = os.open(folder / rundir.LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with (folder / "shim.err").open("ab") as errors:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(SHIM), str(folder), str(lock)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    pass_fds=(lock,),
+                    start_new_session=True,
+                    cwd="/",
+                    env={"PATH": os.defpath},
+                )
+        finally:
+            os.close(lock)
+        # The supervisor outlives this object and, in general, this agent; it is reaped in _ended, when its pidfd says so.
+        process.returncode = 0
+        return process.pid
+
+    def _watch(self, run: _Run, pid: int) -> None:
+        if run.watched_pid == pid:
+            return
+        run.watched_pid = pid
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        asyncio.get_running_loop().add_reader(descriptor, self._ended, descriptor, pid)
+        self._news.owns(descriptor)
+
+    def _ended(self, descriptor: int, pid: int) -> None:
+        self._news.disowns(descriptor)
+        with contextlib.suppress(ChildProcessError):  # adopted from an earlier agent: not this agent's child
+            os.waitpid(pid, os.WNOHANG)
+        self._news.wake()
+
+    def _command(self, run: _Run, **orders: dict[str, Any]) -> None:
+        path = run.folder / shim.COMMAND_FILE
+        shim.write_json(str(path), rundir.read_command(run.folder) | orders)
+        run.signature = ()
+        state = rundir.read_state(run.folder)
+        # Before its first state the supervisor does not listen to signals, and reads the command by itself.
+        if state is not None and rundir.supervisor_lives(run.folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(state["pid"], signal.SIGUSR1)
+        self._news.wake()
+
+    async def _refresh(self, run: _Run) -> None:
+        if run.state.gone:
+            return
+        # Liveness first: a supervisor that is dead by now has written its last state before.
+        lives = rundir.supervisor_lives(run.folder)
+        signature = (lives, *_stamp(run.folder / shim.STATE_FILE), *_stamp(run.folder / shim.COMMAND_FILE))
+        if lives and signature == run.signature:
+            return
+        state = rundir.read_state(run.folder)
+        run.signature = signature
+        if lives and state is not None:
+            self._watch(run, state["pid"])
+        if not lives and not (state or {}).get("gone", False):
+            state = await self._bury(run, state)
+        run.state = rundir.run_state(run.folder, run.record, state)
+
+    async def _bury(self, run: _Run, state: dict[str, Any] | None) -> dict[str, Any]:
+        """The supervisor ended without closing the run: end what is left, and say so in its place."""
+        left = await sweep.kill_marked(run.record["run"])
+        rebooted = run.record["boot"] != sweep.boot_id()
+        cause = "the node was rebooted" if rebooted else "its supervisor was killed"
+        if state is None:
+            ranks = [{"rank": rank["rank"], "pid": 0, "exit_code": None} for rank in run.record["ranks"]]
+            state = {"phase": "preparing", "ranks": ranks}
+        started = state["phase"] in {"running", "stopping", "ended"}
+        for record in state["ranks"]:
+            if record["pid"] and record["exit_code"] is None:
+                record |= {"exit_code": 128 + signal.SIGKILL, "reason": cause}
+        if state["phase"] not in {"ended", "refused"}:
+            reason = "; ".join(part for part in (state.get("reason", ""), cause) if part)
+            state |= {"phase": "ended" if started else "refused", "reason": reason, "device_fault": True}
+        if left:
+            state["reason"] = f"{cause}; processes that do not die: {', '.join(map(str, sorted(left)))}"
+        state["gone"] = not left
+        with contextlib.suppress(OSError):  # written again at the next look
+            shim.write_json(str(run.folder / shim.STATE_FILE), state, durable=True)
+        return state
+
+    async def _sweep_strays(self) -> None:
+        """Ends processes of runs of this node that have no record: an agent was killed and its state lost."""
+        own = {run.record["run"] for run in self._runs.values()}
+        self._strays = {}
+        for name in sweep.marked(f"{self._node}/", self._mark):
+            if name not in own:
+                left = await sweep.kill_marked(name)
+                if left:
+                    self._strays[name] = left
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        status = path.stat()
+    except OSError:
+        return (0,)
+    return (status.st_ino, status.st_mtime_ns)
+
+
+def _stray_state(name: str) -> RunState | None:
+    key = rundir.key_of(name.rpartition("@")[0].rpartition("/")[2])
+    if key is None:
+        return None
+    return RunState(key.job, key.attempt, Stage.STOPPING, reason="processes without a record do not die", stop_ordered=True)

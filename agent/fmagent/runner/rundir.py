@@ -1,0 +1,147 @@
+"""The folder of one run, STATE_DIR/runs/JOB.ATTEMPT: what is in it, and reading it. The supervisor (shim.py) writes state.json and
+the ranks' output; the agent writes the rest.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fmagent.orders import JOB_ID, RankStatus, RunState, Stage
+from fmagent.runner import shim
+
+LOCK_FILE = "lock"  # held by the supervisor while it lives
+PLACEMENT_FILE = "placement.json"
+RELEASED_FILE = "released"  # the run is over and its report withdrawn: only its logs are kept
+
+# Of a rank that failed, for its report.
+LAST_LINES_MAX = 20
+LAST_LINES_BYTES_MAX = 4096
+
+_STAGE = {
+    "preparing": Stage.PREPARING,
+    "prepared": Stage.PREPARED,
+    "running": Stage.RUNNING,
+    "stopping": Stage.STOPPING,
+    "ended": Stage.EXITED,
+    "refused": Stage.REFUSED,
+}
+
+
+def output_files(rank: int) -> tuple[str, str]:
+    return f"rank-{rank}.out", f"rank-{rank}.err"
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    job: str
+    attempt: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.job}.{self.attempt}"
+
+
+def key_of(name: str) -> RunKey | None:
+    """None for a name that no run's folder has."""
+    job, _, attempt = name.rpartition(".")
+    if not JOB_ID.fullmatch(job) or not attempt.isdecimal():
+        return None
+    return RunKey(job, int(attempt))
+
+
+def is_released(folder: Path) -> bool:
+    return (folder / RELEASED_FILE).exists()
+
+
+def supervisor_lives(folder: Path) -> bool:
+    """Whether somebody holds the run's lock. It is taken before the supervisor starts and inherited by it, so there is no gap."""
+    try:
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def read_state(folder: Path) -> dict[str, Any] | None:
+    return shim.read_json(str(folder / shim.STATE_FILE))
+
+
+def read_command(folder: Path) -> dict[str, Any]:
+    return shim.read_json(str(folder / shim.COMMAND_FILE)) or {}
+
+
+def run_state(folder: Path, run: dict[str, Any], state: dict[str, Any] | None) -> RunState:
+    """What the files say; `state` is None while the supervisor has not written any."""
+    command = read_command(folder)
+    state = state or {"phase": "preparing", "ranks": [{"rank": rank["rank"], "pid": 0} for rank in run["ranks"]]}
+    return RunState(
+        job=run["job"],
+        attempt=run["attempt"],
+        stage=_STAGE[state["phase"]],
+        ranks=tuple(_rank_status(folder, record, state) for record in state["ranks"]),
+        gpus=tuple(run["gpus"]),
+        gpu_indices=tuple(run["gpu_indices"]),
+        held_port=state.get("port", 0),
+        reason=_reason(run, state),
+        device_fault=state.get("device_fault", False),
+        first_failed_ms=state.get("first_failed_ms", 0),
+        gone=state.get("gone", False),
+        start_ordered="start" in command,
+        stop_ordered="stop" in command,
+        grace_period_s=run["grace_s"],
+    )
+
+
+def _reason(run: dict[str, Any], state: dict[str, Any]) -> str:
+    reason: str = state.get("reason", "")
+    if state["phase"] == "ended" and reason and state.get("gone"):
+        how = f"killed after {run['grace_s']:g} s of grace" if state.get("killed") else "ended by itself within its grace"
+        return f"{reason}; {how}"
+    return reason or run.get("note", "")
+
+
+def _rank_status(folder: Path, record: dict[str, Any], state: dict[str, Any]) -> RankStatus:
+    code = record.get("exit_code")
+    by_signal = record.get("signal", 0)
+    reason = record.get("reason", "")
+    if by_signal and not reason:
+        reason = f"ended by signal {by_signal} ({signal.Signals(by_signal).name})"
+    failed = bool(code) and state["phase"] != "refused"
+    return RankStatus(
+        rank=record["rank"],
+        pid=record.get("pid", 0),
+        exit_code=code,
+        reason=reason,
+        last_lines=last_lines(folder, record["rank"]) if failed else "",
+    )
+
+
+def last_lines(folder: Path, rank: int) -> str:
+    """The end of the rank's stderr, or of its stdout where that is empty."""
+    out, err = output_files(rank)
+    for name in (err, out):
+        text = _tail(folder / name)
+        if text.strip():
+            return "\n".join(text.splitlines()[-LAST_LINES_MAX:])
+    return ""
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LAST_LINES_BYTES_MAX))
+            return file.read(LAST_LINES_BYTES_MAX).decode("utf-8", errors="replace")
+    except OSError:
+        return ""

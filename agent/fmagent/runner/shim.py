@@ -1,0 +1,492 @@
+"""The supervisor of one run on one node: started as `python -I -S shim.py RUN_DIR LOCK_FD`, in its own session, by the agent, which it
+outlives. Only this file and the standard library: it must start in milliseconds and never depend on what an upgrade replaces.
+
+It prepares (holds the rendezvous port), waits for the start, forks the ranks, records their exit codes, and ends them: by order, or by
+itself once the agent has had no contact with the store for too long. Orders come as files and a SIGUSR1, so that none can be lost; news go out
+as state.json and a datagram. Everything happens on one thread, between two waits for a signal.
+
+Whatever a rank forks stays a descendant of this process (PR_SET_CHILD_SUBREAPER), also after a double fork and setsid. If this process
+is killed, the ranks die with it (PR_SET_PDEATHSIG) and the agent sweeps what escaped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any, NamedTuple
+
+RUN_FILE = "run.json"  # from the agent: what to run
+COMMAND_FILE = "command.json"  # from the agent: start, stop
+STATE_FILE = "state.json"  # to the agent
+PORT_LEASE = "\0fmsched-port-%d"  # abstract socket: one holder per host and port, freed by the kernel when the holder ends
+
+# Between two looks at the contact file, seconds; also how soon a state that could not be written is tried again.
+TICK_S = 1.0
+# Workers that outlive every rank of a run get so long between SIGTERM and SIGKILL, seconds.
+LEFTOVER_GRACE_S = 2.0
+# Between two rounds of SIGKILL, seconds. There is no last round: a GPU is free only when its processes are gone.
+KILL_ROUND_MIN_S, KILL_ROUND_MAX_S = 0.02, 1.0
+# A fork may race the first pass of SIGTERM; the second pass finds its child.
+TERM_PASSES = 2
+
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
+SIGNALS = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+# errno values of a failed start that are the node's fault; every other one is the job's (no such command, not executable).
+NODE_ERRNOS = {
+    errno.EAGAIN, errno.ENOMEM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENFILE, errno.EMFILE
+}  # fmt: skip
+
+Record = dict[str, Any]
+
+
+class Refused(Exception):
+    """The run cannot be prepared or started."""
+
+    def __init__(self, reason: str, *, device_fault: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.device_fault = device_fault
+
+
+class Held(NamedTuple):
+    port: int
+    sockets: list[socket.socket]  # hold the port itself: closed when rank 0 starts
+    lease: socket.socket  # keeps other runs of this host off the port until this run ends
+
+
+class Proc(NamedTuple):
+    pid: int
+    parent: int
+    state: str
+    start_ticks: int
+
+
+def read_proc(pid: int) -> Proc | None:
+    """None where there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The command, in parentheses, may hold blanks and parentheses itself: fields count from the last one.
+    fields = text[text.rindex(b")") + 2 :].split()
+    return Proc(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+
+
+def all_processes() -> list[Proc]:
+    found = (read_proc(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [proc for proc in found if proc is not None]
+
+
+def living_descendants(root: int) -> list[Proc]:
+    """Every descendant of `root` but the dead that wait to be reaped."""
+    children: dict[int, list[Proc]] = {}
+    for proc in all_processes():
+        children.setdefault(proc.parent, []).append(proc)
+    found: list[Proc] = []
+    queue = [root]
+    while queue:
+        for proc in children.get(queue.pop(), ()):
+            queue.append(proc.pid)
+            if proc.state not in "ZX":
+                found.append(proc)
+    return found
+
+
+def boot_time_s() -> float:
+    """Seconds since boot, suspended time included: comparable between processes, never set back."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def read_json(path: str) -> Record | None:
+    try:
+        with open(path, "rb") as file:
+            content = json.loads(file.read())
+    except (FileNotFoundError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def write_json(path: str, content: Record, *, durable: bool = False) -> None:
+    """Whole or not at all. `durable`: also through a power cut."""
+    temporary = f"{path}.new"
+    with open(temporary, "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o600)
+        json.dump(content, file)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.rename(temporary, path)
+
+
+def send_news(address: str, content: bytes) -> None:
+    """Best effort: the agent may be down, and looks again by itself."""
+    try:
+        # A socket's path holds at most 107 bytes; one through a directory's descriptor is always short.
+        folder = os.open(os.path.dirname(address), os.O_PATH | os.O_CLOEXEC)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+                sender.sendto(content, f"/proc/self/fd/{folder}/{os.path.basename(address)}")
+        finally:
+            os.close(folder)
+    except OSError:
+        return
+
+
+def find_executable(argv0: str, search_path: str, folder: str) -> str:
+    """As execvp finds it, seen from the working directory. Raises Refused."""
+    if "/" in argv0:
+        candidates = [os.path.join(folder, argv0)]
+    else:
+        candidates = [os.path.join(folder, part or ".", argv0) for part in search_path.split(os.pathsep)]
+    for candidate in candidates:
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    if any(os.path.isfile(candidate) for candidate in candidates):
+        raise Refused(f"command {argv0!r} is not executable", device_fault=False)
+    where = f"PATH {search_path!r}" if "/" not in argv0 else repr(candidates[0])
+    raise Refused(f"no such command: {argv0!r}; looked in {where}", device_fault=False)
+
+
+def hold_port(first: int, last: int) -> Held:
+    """A port of [first, last] that nobody uses on any address of either family, and that no other run on this host has
+    been given. Raises Refused where there is none."""
+    span = last - first + 1
+    offset = int.from_bytes(os.urandom(4), "big") % span
+    for step in range(span):
+        port = first + (offset + step) % span
+        held = try_port(port)
+        if held is not None:
+            return held
+    raise Refused(f"no free port in {first}-{last} for MASTER_PORT", device_fault=True)
+
+
+def try_port(port: int) -> Held | None:
+    lease = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sockets: list[socket.socket] = []
+    try:
+        lease.bind(PORT_LEASE % port)
+        try:
+            wide = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+            sockets.append(wide)
+            wide.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            wide.bind(("::", port))
+        except OSError as error:
+            if error.errno not in {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}:
+                raise
+        narrow = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        sockets.append(narrow)
+        # Bound, not listening: a rank that comes early is refused and tries again, instead of meeting a stranger.
+        narrow.bind(("0.0.0.0", port))
+    except OSError as error:
+        for taken in (*sockets, lease):
+            taken.close()
+        if error.errno in {errno.EADDRINUSE, errno.EACCES}:
+            return None
+        raise
+    return Held(port, sockets, lease)
+
+
+class Shim:
+    """One run. `state` is what state.json says; see runner/rundir.py for its reader."""
+
+    def __init__(self, run_dir: str, lock_fd: int) -> None:
+        self.dir = run_dir
+        self.lock_fd = lock_fd
+        self.pid = os.getpid()
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        run = read_json(os.path.join(run_dir, RUN_FILE))
+        assert run is not None, f"{run_dir}: the agent writes {RUN_FILE} before it starts its supervisor"
+        self.run = run
+        self.held: Held | None = None
+        self.deadline_s = 0.0  # boot time: when SIGTERM becomes SIGKILL
+        self.kill_round_s = KILL_ROUND_MIN_S
+        self.unwritten = False
+        self.contact_s = boot_time_s()
+        me = read_proc(self.pid)
+        self.state: Record = {
+            "phase": "preparing",
+            "pid": self.pid,
+            "start_ticks": me.start_ticks if me else 0,
+            "port": 0,
+            "ranks": [{"rank": rank["rank"], "pid": 0, "exit_code": None, "signal": 0} for rank in run["ranks"]],
+            "reason": "",
+            "device_fault": False,
+            "first_failed_ms": 0,
+            "killed": False,
+            "gone": False,
+        }
+
+    def main(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.libc.prctl(PR_SET_NAME, b"fm-shim", 0, 0, 0)
+        os.set_inheritable(self.lock_fd, False)
+        self.prepare()
+        while not self.state["gone"]:
+            self.step()
+            if self.state["gone"]:
+                break
+            got = signal.sigtimedwait(SIGNALS, self.wait_s())
+            if got is not None and got.si_signo in {signal.SIGTERM, signal.SIGINT}:
+                self.begin_stop(self.run["grace_s"], "the supervisor was told to end (SIGTERM): the node shuts down")
+        # The last word must arrive even on a full disk; the agent, if it lives, sees this process end either way.
+        if self.unwritten:
+            self.save()
+
+    def step(self) -> None:
+        self.reap()
+        self.obey()
+        self.fence()
+        self.finish()
+        if self.unwritten:
+            self.save()
+
+    def wait_s(self) -> float:
+        if self.state["phase"] in {"stopping", "ended", "refused"}:
+            left = self.deadline_s - boot_time_s()
+            return min(TICK_S, left) if left > 0 else self.kill_round_s
+        return min(TICK_S, self.run["fence_after_s"] / 4)
+
+    # --- prepare and start ---------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        try:
+            for rank in self.run["ranks"]:
+                if self.run["argv"]:
+                    self.prepare_rank(rank)
+            if self.run["holds_port"]:
+                self.held = hold_port(self.run["port_first"], self.run["port_last"])
+                self.state["port"] = self.held.port
+        except Refused as refused:
+            self.refuse(refused)
+        except OSError as error:
+            self.refuse(Refused(f"cannot prepare: {error}", device_fault=error.errno in NODE_ERRNOS))
+        else:
+            self.change(phase="prepared")
+
+    def prepare_rank(self, rank: Record) -> None:
+        folder = self.run["cwd"]
+        if not os.path.isdir(folder):
+            raise Refused(f"workingDir {folder!r} is no directory on this node", device_fault=False)
+        rank["path"] = find_executable(self.run["argv"][0], rank["env"].get("PATH", os.defpath), folder)
+        for name in (rank["out"], rank["err"]):
+            os.close(os.open(os.path.join(self.dir, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640))
+
+    def start(self, order: Record) -> None:
+        if self.held is not None and order["master_port"] != self.held.port:
+            found = f"MASTER_PORT {order['master_port']} was ordered, {self.held.port} is held"
+            self.refuse(Refused(found, device_fault=False))
+            return
+        if not self.run["argv"]:
+            self.release_port()
+            self.change(phase="running")
+            return
+        try:
+            self.fork_ranks(order)
+        except Refused as refused:
+            self.refuse(refused)
+        else:
+            self.change(phase="running")
+
+    def fork_ranks(self, order: Record) -> None:
+        """All ranks or none. They are forked first, wait at a pipe until the port is free again, and then all execute; what
+        went wrong in one comes back through another pipe, which executing closes."""
+        go_read, go_write = os.pipe()
+        fail_read, fail_write = os.pipe()
+        try:
+            for number, rank in enumerate(self.run["ranks"]):
+                pid = os.fork()
+                if pid == 0:
+                    self.become_rank(rank, order, go_read, fail_write)
+                record = self.state["ranks"][number]
+                record["pid"] = pid
+        except OSError as error:
+            raise Refused(f"cannot start rank: {error}", device_fault=True) from error
+        finally:
+            os.close(fail_write)
+            if all(record["pid"] for record in self.state["ranks"]):
+                self.release_port()
+                os.write(go_write, b"g" * len(self.run["ranks"]))
+            os.close(go_read)
+            os.close(go_write)
+            with os.fdopen(fail_read, "rb") as pipe:
+                failure = pipe.read()
+        if failure:
+            first = json.loads(failure.split(b"\n", 1)[0])
+            raise Refused(first["reason"], device_fault=first["errno"] in NODE_ERRNOS)
+
+    def become_rank(self, rank: Record, order: Record, go_read: int, fail_write: int) -> None:
+        """In the child; never returns."""
+        step = "set up"
+        try:
+            os.setsid()
+            self.libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+            if os.getppid() != self.pid:
+                os._exit(128 + signal.SIGKILL)
+            step = "open the output of"
+            self.redirect(rank)
+            env = dict(rank["env"])
+            # The user's own setting wins: it is in `env` already.
+            env.setdefault("MASTER_ADDR", order["master_address"])
+            env.setdefault("MASTER_PORT", str(order["master_port"]))
+            step = f"enter {self.run['cwd']!r} for"
+            os.chdir(self.run["cwd"])
+            if not os.read(go_read, 1):
+                os._exit(128 + signal.SIGKILL)
+            # Python ignores these two, and what is ignored stays so across exec.
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            step = f"execute {rank['path']!r} as"
+            os.execve(rank["path"], self.run["argv"], env)  # noqa: S606  the job's own command, no shell
+        except (OSError, ValueError) as error:  # ValueError: a NUL byte in an argument or a variable
+            number, what = (error.errno, error.strerror) if isinstance(error, OSError) else (errno.EINVAL, error)
+            reason = f"cannot {step} rank {rank['rank']}: {what}"
+            os.write(fail_write, json.dumps({"errno": number, "reason": reason}).encode() + b"\n")
+        finally:
+            os._exit(127)
+
+    def redirect(self, rank: Record) -> None:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        for descriptor, name in ((1, rank["out"]), (2, rank["err"])):
+            file = os.open(os.path.join(self.dir, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+            os.dup2(file, descriptor)
+            os.close(file)
+        os.close(null)
+
+    def release_port(self) -> None:
+        if self.held is not None:
+            for bound in self.held.sockets:
+                bound.close()
+
+    # --- run and end ---------------------------------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        records = {record["pid"]: record for record in self.state["ranks"] if record["pid"]}
+        changed = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            record = records.get(pid)
+            if record is not None:
+                code = os.waitstatus_to_exitcode(status)
+                record["exit_code"] = code if code >= 0 else 128 - code
+                record["signal"] = max(0, -code)
+                if code and not self.state["first_failed_ms"]:
+                    self.state["first_failed_ms"] = time.time_ns() // 1_000_000
+                changed = True
+        if changed:
+            self.change()
+        if self.state["phase"] == "running" and self.run["argv"] and not self.ranks_alive():
+            self.deadline_s = boot_time_s() + LEFTOVER_GRACE_S
+            self.signal_all(signal.SIGTERM)
+            self.change(phase="ended")
+
+    def ranks_alive(self) -> bool:
+        return any(record["pid"] and record["exit_code"] is None for record in self.state["ranks"])
+
+    def obey(self) -> None:
+        """A stop outweighs a start, whichever came first."""
+        command = read_json(os.path.join(self.dir, COMMAND_FILE)) or {}
+        stop, start = command.get("stop"), command.get("start")
+        if stop is not None:
+            self.begin_stop(stop["grace_s"], stop["reason"])
+        elif start is not None and self.state["phase"] == "prepared":
+            self.start(start)
+
+    def fence(self) -> None:
+        if self.state["phase"] not in {"prepared", "running", "stopping"}:
+            return
+        try:
+            with open(self.run["contact"], "rb") as file:
+                self.contact_s = float(file.read())
+        except (OSError, ValueError):
+            pass  # keep the last that was read: an unreadable file is no contact
+        age_s = boot_time_s() - self.contact_s
+        if age_s <= self.run["fence_after_s"]:
+            return
+        grace_s = min(self.run["grace_s"], self.run["fence_grace_s"])
+        if self.state["phase"] == "stopping":
+            # A long grace that was granted earlier must not outlast the fence: the GPUs are given away after it.
+            self.deadline_s = min(self.deadline_s, boot_time_s() + grace_s)
+            return
+        self.state["device_fault"] = True
+        self.begin_stop(grace_s, f"fenced: the agent had no contact with the store for {age_s:.0f} s")
+
+    def begin_stop(self, grace_s: float, reason: str) -> None:
+        if self.state["phase"] not in {"preparing", "prepared", "running"}:
+            return
+        self.deadline_s = boot_time_s() + grace_s
+        self.signal_all(signal.SIGTERM)
+        self.change(phase="stopping", reason=reason)
+
+    def refuse(self, refused: Refused) -> None:
+        self.signal_all(signal.SIGKILL)
+        self.change(phase="refused", reason=refused.reason, device_fault=refused.device_fault)
+
+    def finish(self) -> None:
+        """Once it is ending: kill what is over its time, and close the run when nothing is left."""
+        if self.state["phase"] not in {"stopping", "ended", "refused"}:
+            return
+        left = living_descendants(self.pid)
+        if left and boot_time_s() >= self.deadline_s:
+            self.state["killed"] = True
+            self.signal_all(signal.SIGKILL)
+            self.kill_round_s = min(KILL_ROUND_MAX_S, self.kill_round_s * 2)
+        if left:
+            return
+        self.reap()
+        if self.ranks_alive():
+            return  # dead, not reaped yet: its exit code is still to come
+        self.release_port()
+        if self.held is not None:
+            self.held.lease.close()
+        phase = "refused" if self.state["phase"] == "refused" else "ended"
+        self.change(phase=phase, gone=True)
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """To every descendant, not only to the ranks: a shell between does not pass signals on."""
+        reached: set[int] = set()
+        for _ in range(TERM_PASSES):
+            for proc in living_descendants(self.pid):
+                if proc.pid in reached:
+                    continue
+                reached.add(proc.pid)
+                try:
+                    os.kill(proc.pid, number)
+                    if number == signal.SIGTERM:
+                        os.kill(proc.pid, signal.SIGCONT)  # one that was stopped would not see it
+                except OSError:
+                    continue  # gone meanwhile, or another user's (setuid): the next round looks again
+
+    # --- tell ----------------------------------------------------------------------------------------------------------
+
+    def change(self, **values: Any) -> None:
+        self.state.update(values)
+        self.save()
+
+    def save(self) -> None:
+        ends = self.state["phase"] in {"ended", "refused"}
+        try:
+            write_json(os.path.join(self.dir, STATE_FILE), self.state, durable=ends)
+            self.unwritten = False
+        except OSError:
+            # A full disk must not end the ranks: the next tick tries again.
+            self.unwritten = True
+        send_news(self.run["news"], self.run["run"].encode())
+
+
+if __name__ == "__main__":
+    Shim(sys.argv[1], int(sys.argv[2])).main()

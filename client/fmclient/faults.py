@@ -1,0 +1,117 @@
+"""gRPC errors in, the client's typed errors out: one table, and the reading of what rides in the trailing metadata."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import grpc
+from fmproto.v1.job_pb2 import Why
+from fmproto.v1.scheduler_pb2 import FieldViolation
+from google.protobuf.message import DecodeError
+
+from fmclient import errors
+
+# A follower refuses with UNAVAILABLE and names the leader here.
+LEADER_KEY = "fmsched-leader"
+DETAILS_KEY = "grpc-status-details-bin"
+# gRPC's own words where a message is over max_receive_message_length: that is no full store.
+_MESSAGE_TOO_LARGE = "larger than max"
+_FIELD = re.compile(r"^(?:line (?P<line>\d+)(?:: ?|$))?(?P<path>.*)$", re.DOTALL)
+
+_TYPE_OF: dict[grpc.StatusCode, type[errors.FmschedError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidArgument,
+    grpc.StatusCode.NOT_FOUND: errors.NotFound,
+    grpc.StatusCode.ALREADY_EXISTS: errors.AlreadyExists,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.Refused,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.StoreFull,
+    grpc.StatusCode.PERMISSION_DENIED: errors.Denied,
+    grpc.StatusCode.UNAUTHENTICATED: errors.Denied,
+    grpc.StatusCode.UNAVAILABLE: errors.Unreachable,
+    grpc.StatusCode.CANCELLED: errors.Unreachable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
+    grpc.StatusCode.UNIMPLEMENTED: errors.Unsupported,
+}
+
+
+def code_of(error: grpc.RpcError) -> grpc.StatusCode:
+    code = getattr(error, "code", None)
+    return code() if callable(code) else grpc.StatusCode.UNKNOWN
+
+
+def words_of(error: grpc.RpcError) -> str:
+    details = getattr(error, "details", None)
+    return (details() if callable(details) else "") or code_of(error).name
+
+
+def leader_of(error: grpc.RpcError) -> str:
+    """host:port that a follower named; empty where it named none."""
+    value = _trailing(error).get(LEADER_KEY, "")
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+def typed(error: grpc.RpcError, call: str, server: str, submits: bool = False) -> errors.FmschedError:
+    """The client's error for `error`. `submits`: FAILED_PRECONDITION then means that the job can never be placed."""
+    code, words = code_of(error), words_of(error)
+    details = _details(error)
+    if code is grpc.StatusCode.INVALID_ARGUMENT and (violations := _violations(details)):
+        return errors.InvalidManifest(words, violations)
+    if code is grpc.StatusCode.FAILED_PRECONDITION and submits:
+        return errors.CannotBePlaced(words, _why(details))
+    kind = _TYPE_OF.get(code, errors.ServiceFailed)
+    if kind is errors.StoreFull and _MESSAGE_TOO_LARGE in words:
+        kind = errors.ServiceFailed
+    if kind is errors.Unreachable:
+        return kind(f"no scheduler answers at {server}: {words}")
+    if kind is errors.DeadlineExceeded:
+        return kind(f"{server} did not answer {call} in time")
+    if kind in (errors.ServiceFailed, errors.Unsupported):
+        return kind(f"{call} at {server}: {code.name}: {words}")
+    return kind(words)
+
+
+def _trailing(error: grpc.RpcError) -> dict[str, Any]:
+    read = getattr(error, "trailing_metadata", None)
+    return dict(read() or ()) if callable(read) else {}
+
+
+def _details(error: grpc.RpcError) -> list[Any]:
+    """The google.protobuf.Any messages beside the status; none where there are none or they cannot be read."""
+    raw = _trailing(error).get(DETAILS_KEY)
+    if not isinstance(raw, bytes):
+        return []
+    from google.rpc.status_pb2 import Status
+
+    try:
+        return list(Status.FromString(raw).details)
+    except DecodeError:
+        return []
+
+
+def _violations(details: list[Any]) -> list[FieldViolation]:
+    if not details:
+        return []
+    from google.rpc.error_details_pb2 import BadRequest
+
+    found = []
+    for detail in details:
+        request = BadRequest()
+        if detail.Unpack(request):
+            found += [_violation(each.field, each.description) for each in request.field_violations]
+    return found
+
+
+def _violation(field: str, message: str) -> FieldViolation:
+    """`field` is "line 12: spec.x[0].y", "spec.x" or empty."""
+    match = _FIELD.match(field)
+    assert match is not None, "every part of the pattern is optional"
+    return FieldViolation(line=int(match["line"] or 0), path=match["path"], message=message)
+
+
+def _why(details: list[Any]) -> list[Why]:
+    found = []
+    for detail in details:
+        why = Why()
+        if detail.Unpack(why):
+            found.append(why)
+    return found

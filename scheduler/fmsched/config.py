@@ -1,0 +1,106 @@
+"""fm-scheduler's configuration: one TOML file, flags over it, checked wholly at start."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class ConfigError(Exception):
+    """One line that names the place, what was found and what is allowed."""
+
+
+class EtcdConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    user: str = ""
+    password_file: str = ""
+    request_timeout_s: float = 5.0
+    quota_bytes: int = 2 * 1024**3  # etcd's default --quota-backend-bytes: what the 80 % alarm is measured against
+    election_ttl_s: float = 10.0
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Seconds. node_lost_after_s must exceed agent_fence_after_s + agent_fence_grace_s (the agents' own settings): then a lost node's
+    ranks are gone before its gang is placed again.
+    """
+
+    unreachable_after_s: float = 15.0
+    node_lost_after_s: float = 120.0
+    agent_fence_after_s: float = 60.0
+    agent_fence_grace_s: float = 20.0
+    mass_lost_after_s: float = 600.0
+    prepare_s: float = 120.0
+    start_s: float = 60.0
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    name: str = ""  # of this replica; the host's name where empty
+    listen: str = "127.0.0.1:7070"
+    advertise: str = ""  # what clients reach it by; `listen` where empty
+    fabric: str = ""  # a Cluster file: its fabric is written to the store by the leader
+    metrics_listen: str = ""  # host:port for Prometheus; empty: none
+    solve_deterministic_s: float = 5.0
+    etcd: EtcdConfig = EtcdConfig()
+    timeouts: Timeouts = Timeouts()
+
+    def named(self) -> str:
+        return self.name or socket.gethostname()
+
+
+def load(path: str | None, overrides: dict[str, Any]) -> Config:
+    """`overrides` are flags by field name ("etcd.endpoints" for a nested one), over the file. Raises ConfigError."""
+    where = path or "flags"
+    raw: dict[str, Any] = {}
+    if path:
+        try:
+            raw = msgspec.toml.decode(Path(path).read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from error
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{path}: {error}") from error
+    for name, value in overrides.items():
+        target = raw
+        *parents, leaf = name.split(".")
+        for parent in parents:
+            target = target.setdefault(parent, {})
+        target[leaf] = value
+    try:
+        config = msgspec.convert(raw, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    _check(where, config)
+    return config
+
+
+def _check(where: str, config: Config) -> None:
+    for key, value in (("listen", config.listen), ("metrics_listen", config.metrics_listen)):
+        if value and not _is_address(value):
+            raise ConfigError(f"{where}: {key}: found {value!r}; allowed is host:port")
+    if not config.etcd.endpoints:
+        raise ConfigError(f"{where}: etcd.endpoints: found none; at least one host:port is needed")
+    for endpoint in config.etcd.endpoints:
+        if not _is_address(endpoint):
+            raise ConfigError(f"{where}: etcd.endpoints: found {endpoint!r}; allowed is host:port")
+    timeouts = config.timeouts
+    for key in timeouts.__struct_fields__:
+        if getattr(timeouts, key) <= 0:
+            raise ConfigError(f"{where}: timeouts.{key}: found {getattr(timeouts, key)}; seconds over 0 are allowed")
+    fenced_s = timeouts.agent_fence_after_s + timeouts.agent_fence_grace_s
+    if timeouts.node_lost_after_s <= fenced_s:
+        raise ConfigError(
+            f"{where}: timeouts.node_lost_after_s: found {timeouts.node_lost_after_s:g}; it must exceed agent_fence_after_s + "
+            f"agent_fence_grace_s = {fenced_s:g}, or two attempts of a job could run at once"
+        )
+    if config.etcd.election_ttl_s < 2:
+        raise ConfigError(f"{where}: etcd.election_ttl_s: found {config.etcd.election_ttl_s:g}; at least 2 is allowed")
+
+
+def _is_address(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    return bool(host and colon and port.isdigit() and int(port) < 65536)

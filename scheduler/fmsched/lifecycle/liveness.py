@@ -1,0 +1,51 @@
+"""Who counts as alive. Only this scheduler's own monotonic clock is used: how long each node has been silent, not what it says
+the time is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fmsched.lifecycle.step import NodeState
+from fmsched.model.hardware import NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessLimits:
+    """node_lost_s must exceed the agents' fence with its grace: then a lost node's ranks are stopped before its GPUs are given out.
+
+    When many nodes fall silent at once the store is the likelier culprit (etcd-io/etcd#15247: a stalled leader revoked every
+    lease): with at least `mass_min` silent nodes, and more than `mass_share` of all, none is declared lost before `mass_lost_s`.
+    """
+
+    unreachable_s: float = 15.0
+    node_lost_s: float = 120.0
+    mass_min: int = 3
+    mass_share: float = 0.5
+    mass_lost_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A node's signs of life: whether its leased key is there, and the seconds since its beat last changed."""
+
+    key: bool
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    states: Mapping[NodeName, NodeState]
+    holding: bool  # too many silent at once: nobody is declared lost for now
+
+
+def judge(signs: Mapping[NodeName, Sign], limits: LivenessLimits) -> Liveness:
+    """The state of every node."""
+    silent = [node for node, sign in signs.items() if not sign.key or sign.silent_s > limits.unreachable_s]
+    holding = len(silent) >= limits.mass_min and len(silent) > limits.mass_share * len(signs)
+    lost_s = limits.mass_lost_s if holding else limits.node_lost_s
+    states = dict.fromkeys(signs, NodeState.READY)
+    for node in silent:
+        states[node] = NodeState.LOST if signs[node].silent_s > lost_s else NodeState.UNREACHABLE
+    return Liveness(states, holding)

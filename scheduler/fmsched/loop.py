@@ -1,0 +1,305 @@
+"""The shell: follow the store, look at jobs, place the waiting ones, commit. All decisions are made in place/, policy/ and lifecycle/;
+this file loads, calls and writes. It awaits only its ports, so the simulation drives it on a virtual clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import structlog
+from fmproto import keys
+from fmproto.kv import KV, Conflict, StoreFull, StoreUnavailable
+
+from fmsched.lifecycle.liveness import LivenessLimits
+from fmsched.lifecycle.step import Limits, World, advance, still_busy
+from fmsched.lifecycle.table import move
+from fmsched.model.hardware import JobId
+from fmsched.model.job import Request
+from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, Verdict, Why
+from fmsched.model.record import Decision, Job, State
+from fmsched.model.snapshot import Snapshot
+from fmsched.picture import Picture
+from fmsched.place.check import check
+from fmsched.policy.order import question, waiting_in_order
+from fmsched.store.election import Leadership
+from fmsched.store.ledger import Ledger
+from fmsched.store.mirror import Mirror
+
+log = structlog.get_logger(__name__)
+
+# Timeouts of prepare, start and liveness are noticed at least this often without any change in the store.
+TICK_S = 1.0
+# After an answer that did not come: long enough not to hammer a store in trouble.
+UNAVAILABLE_PAUSE_S = 1.0
+FULL_PAUSE_S = 2.0
+# Ended jobs kept for `fmctl get jobs`; the oldest go first.
+HISTORY_MAX = 5_000
+
+
+class Solver(Protocol):
+    """place.solve off the event loop."""
+
+    async def __call__(self, snapshot: Snapshot, request: Request, budget: Budget) -> tuple[Verdict, float]:
+        """The verdict, and the seconds it took."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoopConfig:
+    limits: Limits = field(default_factory=Limits)
+    liveness: LivenessLimits = field(default_factory=LivenessLimits)
+    budget: Budget = field(default_factory=Budget)
+    history_max: int = HISTORY_MAX
+
+
+@dataclass(slots=True)
+class Refusal:
+    """The last answer to a question, and the picture it was true of."""
+
+    capacity_version: int
+    liveness: object
+    verdict: Unplaceable | Undecided
+
+
+class Scheduler:
+    """One scheduler process. `wall_ms` gives Unix time in ms; the monotonic clock is the event loop's."""
+
+    def __init__(self, kv: KV, solver: Solver, config: LoopConfig, wall_ms: Callable[[], int]) -> None:
+        self.kv = kv
+        self.config = config
+        self.mirror = Mirror()
+        self.picture = Picture(self.mirror, config.liveness)
+        self.ledger: Ledger | None = None  # while this one leads
+        self.store_state = "unreachable"
+        self.solver = solver
+        self.wall_ms = wall_ms
+        self._first_seen_s: dict[tuple[JobId, int, bool], float] = {}
+        self._refusals: dict[tuple[object, ...], Refusal] = {}
+        self._revision = 0  # of this one's newest write
+
+    # --- following
+
+    async def follow(self, prefix: str) -> None:
+        """Feeds the mirror for ever."""
+        loop = asyncio.get_running_loop()
+        async for item in self.kv.follow(prefix):
+            await self.mirror.apply(item, loop.time())
+            if self.store_state == "unreachable":
+                self.store_state = "ok"
+
+    # --- leading
+
+    async def lead(self, leadership: Leadership) -> None:
+        """Looks and places until cancelled; run it while `leadership` lasts."""
+        now_s = asyncio.get_running_loop().time()
+        # A new leader has heard nobody yet: silence counts from now.
+        self.mirror.heard_s = dict.fromkeys(self.mirror.heard_s, now_s)
+        self._first_seen_s.clear()
+        self._refusals.clear()
+        # The one before may have written until its key went: nothing is decided on an older picture.
+        self._revision = max(self._revision, (await self.kv.read(keys.ELECTION)).revision)
+        self.ledger = Ledger(self.kv, self.mirror, leadership)
+        log.info("leading", term=leadership.term)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._repeat(self._look, TICK_S))
+                tasks.create_task(self._repeat(self._place, TICK_S))
+        finally:
+            self.ledger = None
+
+    async def _repeat(self, work: Callable[[set[JobId], bool], Awaitable[None]], tick_s: float) -> None:
+        """Calls `work` on every change and at every tick; a store in trouble only delays it."""
+        loop = asyncio.get_running_loop()
+        subscription = self.mirror.subscribe()
+        everything, tick_at_s = True, loop.time() + tick_s
+        try:
+            while True:
+                jobs: set[JobId] = set()
+                nodes: set[str] = set()
+                if not everything:
+                    jobs, nodes = await subscription.take(max(0.0, tick_at_s - loop.time()))
+                if loop.time() >= tick_at_s:
+                    everything, tick_at_s = True, loop.time() + tick_s
+                try:
+                    await self.mirror.reached(self._revision)
+                    await work(jobs, everything or bool(nodes))
+                    everything = False
+                    self.store_state = "ok" if self.store_state == "unreachable" else self.store_state
+                except StoreUnavailable as error:
+                    self.store_state, everything = "unreachable", True
+                    log.warning("the store did not answer", error=str(error))
+                    await asyncio.sleep(UNAVAILABLE_PAUSE_S)
+                except StoreFull:
+                    self.store_state, everything = "full", True
+                    log.warning("the store is full: decisions wait; running ranks go on")
+                    await asyncio.sleep(FULL_PAUSE_S)
+        finally:
+            self.mirror.unsubscribe(subscription)
+
+    def _wrote(self, outcome: int | Conflict | None) -> bool:
+        if isinstance(outcome, int):
+            self._revision = max(self._revision, outcome)
+            if self.store_state == "full":
+                self.store_state = "ok"
+            return True
+        return False
+
+    # --- looking at jobs
+
+    async def _look(self, touched: set[JobId], everything: bool) -> None:
+        assert self.ledger is not None
+        now_s = asyncio.get_running_loop().time()
+        liveness = self.picture.liveness(now_s)
+        world = World(nodes=liveness.states, failed_gpus=self.picture.failed_gpus(), now_ms=self.wall_ms())
+        full: StoreFull | None = None
+        for id_ in self._to_look_at(touched, everything):
+            job = self.mirror.job(id_)
+            if job is None:
+                continue
+            try:
+                await self._look_at(job, replace(world, age_s=self._age_s(job, now_s)))
+            except StoreFull as error:
+                # Others may still be served by deletes.
+                full = error
+                if not job.wanted:
+                    self._wrote(await self.ledger.withdraw(job))
+        if everything:
+            self._forget_ages()
+            await self._trim_history()
+        if full is not None:
+            raise full
+
+    def _to_look_at(self, touched: set[JobId], everything: bool) -> list[JobId]:
+        if not everything:
+            return sorted(touched)
+        mirror = self.mirror
+        unfinished = {id_ for id_, status in mirror.statuses.items() if not status.state.ended}
+        return sorted(unfinished | set(mirror.decisions) | set(mirror.orders) | touched)
+
+    async def _look_at(self, job: Job, world: World) -> None:
+        assert self.ledger is not None
+        after = advance(job, world, self.config.limits)
+        outcome = await self.ledger.settle(job, after.status, after.decision, after.orders)
+        if outcome is None:
+            return
+        if not self._wrote(outcome):
+            log.info("lost a race", job=job.id, revision=self.mirror.revision)
+            return
+        if after.status.state is not job.status.state:
+            log.info(
+                "job", job=job.id, state=str(after.status.state), attempt=after.status.attempt, why=after.status.reason
+            )
+
+    def _age_s(self, job: Job, now_s: float) -> float:
+        if job.decision is None:
+            return 0.0
+        key = (job.id, job.decision.attempt, job.decision.start)
+        return now_s - self._first_seen_s.setdefault(key, now_s)
+
+    def _forget_ages(self) -> None:
+        held = {(id_, d.attempt, d.start) for id_, d in self.mirror.decisions.items()}
+        self._first_seen_s = {key: at_s for key, at_s in self._first_seen_s.items() if key in held}
+
+    async def _trim_history(self) -> None:
+        assert self.ledger is not None
+        ended = [(status.finished_ms, id_) for id_, status in self.mirror.statuses.items() if status.state.ended]
+        for _, id_ in sorted(ended)[: max(0, len(ended) - self.config.history_max)]:
+            self._wrote(await self.ledger.forget(id_))
+
+    # --- placing
+
+    async def _place(self, _touched: set[JobId], _everything: bool) -> None:
+        jobs = (self.mirror.job(id_) for id_ in sorted(self.mirror.wanted))
+        for job in waiting_in_order(job for job in jobs if job is not None):
+            if not await self._place_one(job):
+                return  # a lost race: the rest of the queue is looked at anew
+
+    async def _place_one(self, job: Job) -> bool:
+        assert self.ledger is not None
+        now_s = asyncio.get_running_loop().time()
+        request = replace(job.spec.request, avoid_nodes=frozenset(job.status.avoid))
+        verdict, solve_s, snapshot = await self._answer(request, now_s)
+        if not isinstance(verdict, Placement):
+            return await self._say_why(job, verdict)
+        violations = check(snapshot, request, verdict)
+        assert not violations, f"solve() broke its promise for {job.id}: {violations}"
+        decision = Decision(
+            attempt=job.status.attempt + 1,
+            term=self.ledger.term,
+            placement=verdict,
+            decided_ms=self.wall_ms(),
+            revision=snapshot.revision,
+            solve_s=solve_s,
+        )
+        objective = verdict.objective
+        reason = f"placed on {len(verdict.nodes)} nodes, " + (
+            "proven best" if objective.optimal else f"within {objective.gap:.1%} of the best"
+        )
+        status = move(
+            job.status,
+            State.COMMITTED,
+            decision.decided_ms,
+            reason,
+            attempt=decision.attempt,
+            why=(),
+            never=False,
+            nodes=verdict.nodes,
+        )
+        # The attempt number in the event is the new one: move() stamps the status after its changes.
+        outcome = await self.ledger.commit(job.id, decision, status)
+        if not self._wrote(outcome):
+            log.info("lost a race", job=job.id, revision=snapshot.revision)
+            return False
+        log.info(
+            "placed",
+            job=job.id,
+            attempt=decision.attempt,
+            nodes=len(verdict.nodes),
+            gpus=len(verdict.ranks),
+            value=objective.value,
+            bound=objective.bound,
+            solve_s=round(solve_s, 4),
+            revision=snapshot.revision,
+        )
+        await self.mirror.reached(self._revision)
+        return True
+
+    async def _answer(self, request: Request, now_s: float) -> tuple[Verdict, float, Snapshot]:
+        """Solves, unless the same question was refused on the same picture."""
+        asked = question(request)
+        snapshot = self.picture.snapshot(now_s)
+        before = self._refusals.get(asked)
+        if before and before.capacity_version == self.mirror.capacity_version and before.liveness == snapshot.closed:
+            return replace(before.verdict, job=request.job), 0.0, snapshot
+        version = self.mirror.capacity_version
+        verdict, solve_s = await self.solver(snapshot, request, self.config.budget)
+        if isinstance(verdict, Placement):
+            self._refusals.pop(asked, None)
+        else:
+            self._refusals[asked] = Refusal(version, snapshot.closed, verdict)
+        return verdict, solve_s, snapshot
+
+    async def _say_why(self, job: Job, verdict: Unplaceable | Undecided) -> bool:
+        assert self.ledger is not None
+        if isinstance(verdict, Undecided):
+            why: tuple[Why, ...] = (Why("search limit", "", "a placement or a proof", "neither", verdict.reason),)
+            status = replace(job.status, why=why, never=False, reason=f"undecided: {verdict.reason}")
+        else:
+            status = replace(job.status, why=verdict.why, never=verdict.never, reason=str(verdict))
+        if status == job.status:
+            return True
+        log.info("refused", job=job.id, never=status.never, why=status.reason, revision=self.mirror.revision)
+        done = self._wrote(await self.ledger.put_status(job.id, status))
+        if done:
+            await self.mirror.reached(self._revision)
+        return done
+
+    def busy_nodes(self, job: Job) -> tuple[str, ...]:
+        """Nodes that a stopping job still waits for."""
+        if job.decision is None:
+            return ()
+        states = self.picture.liveness(asyncio.get_running_loop().time()).states
+        return still_busy(job, job.decision, World(nodes=states))

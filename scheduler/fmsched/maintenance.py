@@ -1,0 +1,32 @@
+"""What the leader does for the store: compaction, so that history does not fill it, and an eye on its size."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from fmproto.kv import KV, StoreFull, StoreUnavailable
+
+log = structlog.get_logger(__name__)
+
+# A follower that was cut off for less than this resumes without a resync.
+COMPACT_PERIOD_S = 300.0
+# Of the quota: time for the operator to act before the store refuses writes.
+ALARM_SHARE = 0.8
+
+
+async def keep_store(kv: KV, quota_bytes: int, period_s: float = COMPACT_PERIOD_S) -> None:
+    """Each period, compacts up to where the store stood one period before; for ever."""
+    last_revision = 0
+    while True:
+        try:
+            revision = (await kv.read("/fmsched/v1/ledger")).revision
+            if last_revision:
+                await kv.compact(last_revision)
+            last_revision = revision
+            status = await kv.status()
+            if status.db_bytes > ALARM_SHARE * quota_bytes:
+                log.warning("the store is nearly full", db_bytes=status.db_bytes, quota_bytes=quota_bytes)
+        except (StoreUnavailable, StoreFull) as error:
+            log.warning("store upkeep was put off", error=str(error))
+        await asyncio.sleep(period_s)

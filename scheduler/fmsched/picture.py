@@ -1,0 +1,80 @@
+"""From the mirror to the values that decisions are made of: the topology (built anew only when hardware or fabric changed), the
+liveness of nodes, the snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fmsched.lifecycle.liveness import Liveness, LivenessLimits, Sign, judge
+from fmsched.lifecycle.step import NodeState
+from fmsched.model.fabric import Topology
+from fmsched.model.hardware import GpuId, JobId, NodeName, NodeShape
+from fmsched.model.snapshot import Snapshot
+from fmsched.store import codec
+from fmsched.store.mirror import Mirror
+from fmsched.topology.graph import build_topology
+
+
+class Picture:
+    """Derives from one mirror, and caches what is dear."""
+
+    def __init__(self, mirror: Mirror, limits: LivenessLimits) -> None:
+        self._mirror = mirror
+        self._limits = limits
+        self._topology: Topology | None = None
+        self._built_of = -1
+
+    def topology(self) -> Topology:
+        if self._topology is None or self._built_of != self._mirror.hardware_version:
+            self._built_of = self._mirror.hardware_version
+            shapes: dict[NodeShape, NodeShape] = {}
+            inventories = sorted(self._mirror.inventories.items())
+            nodes = [codec.node_of(inventory, shapes) for _, inventory in inventories]
+            self._topology = build_topology(nodes, codec.fabric_of(self._mirror.fabric))
+        return self._topology
+
+    def liveness(self, now_s: float) -> Liveness:
+        """`now_s` is the monotonic clock that fed the mirror."""
+        mirror = self._mirror
+        signs = {}
+        for node in mirror.inventories:
+            heard_s = mirror.heard_s.setdefault(node, now_s)
+            signs[node] = Sign(key=node in mirror.alives, silent_s=now_s - heard_s)
+        return judge(signs, self._limits)
+
+    def failed_gpus(self) -> dict[GpuId, str]:
+        return self._by_gpu({node: codec.failed_of(health) for node, health in self._mirror.healths.items()})
+
+    def snapshot(self, now_s: float) -> Snapshot:
+        mirror = self._mirror
+        topology = self.topology()
+        closed: dict[NodeName, str] = {}
+        for node, state in self.liveness(now_s).states.items():
+            if state is not NodeState.READY:
+                closed[node] = f"{node} is {state}"
+        for node, intent in mirror.intents.items():
+            if intent.drained:
+                closed[node] = f"{node} is drained" + (f": {intent.reason}" if intent.reason else "")
+        unfit = self._by_gpu({node: codec.unfit_of(health) for node, health in mirror.healths.items()})
+        return Snapshot(mirror.revision, topology, self._held(), unfit, closed)
+
+    def _held(self) -> Mapping[GpuId, JobId]:
+        """By decisions, and by whatever agents still see running: a release is observed, never assumed."""
+        held: dict[GpuId, JobId] = {}
+        for job, runs in self._mirror.runs.items():
+            held |= {GpuId(node, gpu): job for node, run in runs.items() for gpu in run.gpus}
+        for job, decision in self._mirror.decisions.items():
+            held |= {rank.gpu_id: job for rank in decision.placement.ranks}
+        return held
+
+    def _by_gpu(self, by_node: Mapping[NodeName, Mapping[str, str]]) -> dict[GpuId, str]:
+        topology = self.topology()
+        result = {}
+        for node, by_uuid in by_node.items():
+            if not by_uuid or node not in topology.index:
+                continue
+            for index, uuid in enumerate(topology.node(node).uuids):
+                if uuid in by_uuid:
+                    result[GpuId(node, index)] = by_uuid[uuid]
+        return result

@@ -1,0 +1,235 @@
+"""What makes one allowed placement better than another: named terms, in order of importance, lower is better.
+
+The order is lexicographic: a later term only decides between placements that are equal in all earlier ones. `measure` reads
+the value of every term off a finished placement, naively and without the solver, and so is the one definition of each term:
+
+1. steps down the preference list    per GPU: position of its family among `preferred`; tolerated families stand after these
+2. for each level of the fabric, widest first: domains spanned by the job, then the sum over its groups
+3. instances across leaf groups, then instances across nodes (an instance counts once, however far it spreads)
+4. nodes
+5. steps up in GPU strength          per GPU: how many weaker models (TFLOP/s) the cluster has; keeps scarce big GPUs free
+6. GPUs that leave whole cells       free cells of 2, 4, 8… GPUs of one model that a node loses, times their size
+7. free GPUs left on its nodes       best fit: broken nodes are used up before whole ones are broken
+8. free GPUs left in its leaf groups, then in its wider domains
+9. NVLink missing inside instances   GB/s, over the pairs of each instance that lies on one node, against the best pair known
+10. NVLink cut from free GPUs        GB/s, pairs of free GPUs of one model on one node that are no longer both free
+
+Terms that cannot differ (a level with one domain) are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from fmsched.catalogue import strength_tflops
+from fmsched.model.fabric import Topology
+from fmsched.model.hardware import GpuSpec, NodeShape
+from fmsched.model.job import Request, ResourceGroup
+from fmsched.model.placement import Objective, Placement, RankPlacement, Term
+from fmsched.model.snapshot import Snapshot
+
+LEVEL_NAMES = ("leaf groups", "pods", "cores")
+
+
+@dataclass(frozen=True, slots=True)
+class Ruler:
+    """What the terms of one request on one topology are measured with."""
+
+    levels: tuple[int, ...]  # levels of Topology.domains that can make a difference, narrowest first
+    level_names: tuple[str, ...]
+    strength: dict[str, int]  # by model: how many weaker strengths there are in the cluster
+    best_pair: int  # GB/s: the fastest pair inside any node shape
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all terms, in order of importance."""
+        wide_first = [
+            name
+            for level in reversed(self.level_names)
+            for name in (f"{level} spanned by the job", f"{level} spanned by its groups")
+        ]
+        return (
+            "steps down the preference list",
+            *wide_first,
+            *(("instances across leaf groups",) if self.levels else ()),
+            "instances across nodes",
+            "nodes",
+            "steps up in GPU strength",
+            "GPUs that leave whole cells",
+            "free GPUs left on its nodes",
+            *(f"free GPUs left in its {level}" for level in self.level_names),
+            "NVLink GB/s missing inside instances",
+            "NVLink GB/s cut from free GPUs",
+        )
+
+
+def ruler_of(topology: Topology) -> Ruler:
+    """The ruler of a cluster; the same for every request."""
+    shapes = list(dict.fromkeys(node.shape for node in topology.nodes))
+    specs = {spec.model: spec for shape in shapes for spec in shape.gpus}
+    tflops = {model: strength_tflops(spec) for model, spec in specs.items()}
+    steps = {value: i for i, value in enumerate(sorted(set(tflops.values())))}
+    best = max(
+        (pair_gbytes_per_s(shape, i, j) for shape in shapes for i, j in combinations(range(len(shape.gpus)), 2)), default=0
+    )
+    levels: list[int] = []
+    for level, domains in enumerate(topology.domains):
+        if len(np.unique(domains)) > 1 and not (levels and np.array_equal(domains, topology.domains[levels[-1]])):
+            levels.append(level)
+    names = tuple(LEVEL_NAMES[level] if level < len(LEVEL_NAMES) else f"domains of level {level}" for level in levels)
+    return Ruler(tuple(levels), names, {model: steps[value] for model, value in tflops.items()}, best)
+
+
+def pair_gbytes_per_s(shape: NodeShape, i: int, j: int) -> int:
+    """NVLink between two GPUs of a node, whole GB/s: finer differences decide nothing."""
+    return round(min(shape.nvlink[i][j], shape.nvlink[j][i]))
+
+
+def preference_step(group: ResourceGroup, spec: GpuSpec) -> int:
+    """Position of the GPU's family in the group's order; tolerated families share the place after the preferred ones."""
+    return group.preferred.index(spec.family) if spec.family in group.preferred else len(group.preferred)
+
+
+def cells_lost(shape_gpus: int, free: int, taken: int) -> int:
+    """GPUs that are no longer part of a whole free cell of 2, 4, 8… (up to the node's size), summed over the sizes."""
+    lost = 0
+    size = 2
+    while size <= shape_gpus:
+        lost += size * (free // size - (free - taken) // size)
+        size *= 2
+    return lost
+
+
+def pairs_gbytes_per_s(shape: NodeShape, gpus: Iterable[int]) -> int:
+    """NVLink between all pairs of GPUs of one model among `gpus` of a node, GB/s."""
+    pairs = combinations(sorted(gpus), 2)
+    return sum(pair_gbytes_per_s(shape, i, j) for i, j in pairs if shape.gpus[i].model == shape.gpus[j].model)
+
+
+def measure(snapshot: Snapshot, request: Request, ranks: Sequence[RankPlacement], ruler: Ruler) -> tuple[int, ...]:
+    """The value of every term, in the order of ruler.names."""
+    topology = snapshot.topology
+    leaves_of = {group.name: {_leaf(topology, r) for r in ranks if r.group == group.name} for group in request.groups}
+    job_leaves = {_leaf(topology, rank) for rank in ranks}
+    spans = []
+    for level in reversed(ruler.levels):
+        domain = topology.domains[level]
+        spans.append(len({int(domain[leaf]) for leaf in job_leaves}))
+        spans.append(sum(len({int(domain[leaf]) for leaf in leaves}) for leaves in leaves_of.values()))
+    instances: defaultdict[tuple[str, int], list[RankPlacement]] = defaultdict(list)
+    for rank in ranks:
+        instances[rank.group, rank.replica].append(rank)
+    across_leaves = sum(len({_leaf(topology, rank) for rank in cell}) > 1 for cell in instances.values())
+    groups = {group.name: group for group in request.groups}
+    specs = [topology.node(rank.node).shape.gpus[rank.gpu] for rank in ranks]
+    return (
+        sum(preference_step(groups[rank.group], spec) for rank, spec in zip(ranks, specs, strict=True)),
+        *spans,
+        *((across_leaves,) if ruler.levels else ()),
+        sum(len({rank.node for rank in cell}) > 1 for cell in instances.values()),
+        len({rank.node for rank in ranks}),
+        sum(ruler.strength[spec.model] for spec in specs),
+        *_left_behind(snapshot, ranks, ruler),
+        sum(_missing(topology, cell, ruler) for cell in instances.values()),
+        _cut(snapshot, ranks),
+    )
+
+
+def _leaf(topology: Topology, rank: RankPlacement) -> int:
+    return int(topology.leaf_of[topology.index[rank.node]])
+
+
+def _left_behind(snapshot: Snapshot, ranks: Sequence[RankPlacement], ruler: Ruler) -> tuple[int, ...]:
+    topology = snapshot.topology
+    taken = Counter(rank.node for rank in ranks)
+    cells = left_on_nodes = 0
+    for name in taken:
+        shape, free = topology.node(name).shape, snapshot.free_indices(name)
+        mine = [rank.gpu for rank in ranks if rank.node == name]
+        left_on_nodes += len(free) - len(mine)
+        for model in {shape.gpus[i].model for i in mine}:
+            size = sum(spec.model == model for spec in shape.gpus)
+            before = sum(shape.gpus[i].model == model for i in free)
+            cells += cells_lost(size, before, sum(shape.gpus[i].model == model for i in mine))
+    left_in = []
+    for level in ruler.levels:
+        domain = topology.domains[level]
+        touched = {int(domain[_leaf(topology, rank)]) for rank in ranks}
+        inside = [node.name for i, node in enumerate(topology.nodes) if int(domain[topology.leaf_of[i]]) in touched]
+        left_in.append(sum(len(snapshot.free_indices(name)) for name in inside) - len(ranks))
+    return (cells, left_on_nodes, *left_in)
+
+
+def _missing(topology: Topology, cell: Sequence[RankPlacement], ruler: Ruler) -> int:
+    if len({rank.node for rank in cell}) > 1:
+        return 0
+    shape = topology.node(cell[0].node).shape
+    return sum(ruler.best_pair - pair_gbytes_per_s(shape, a.gpu, b.gpu) for a, b in combinations(cell, 2))
+
+
+def _cut(snapshot: Snapshot, ranks: Sequence[RankPlacement]) -> int:
+    cut = 0
+    for name in {rank.node for rank in ranks}:
+        shape, free = snapshot.topology.node(name).shape, set(snapshot.free_indices(name))
+        after = free - {rank.gpu for rank in ranks if rank.node == name}
+        cut += pairs_gbytes_per_s(shape, free) - pairs_gbytes_per_s(shape, after)
+    return cut
+
+
+def terms_max(snapshot: Snapshot, request: Request, ruler: Ruler) -> tuple[int, ...]:
+    """No placement of the request has a term above these; in the order of ruler.names. They make the weights."""
+    topology = snapshot.topology
+    gpus, groups, instances = request.gpus, request.groups, request.replicas * len(request.groups)
+    biggest = max((len(node.shape.gpus) for node in topology.nodes), default=0)
+    nodes = min(gpus, len(topology.nodes))
+    spans = []
+    for level in reversed(ruler.levels):
+        count = len(np.unique(topology.domains[level]))
+        spans += [min(count, gpus), sum(min(count, group.gpus * request.replicas) for group in groups)]
+    pairs = biggest * (biggest - 1) // 2
+    total = sum(len(node.shape.gpus) for node in topology.nodes)
+    return (
+        sum(request.replicas * group.gpus * len(group.preferred) for group in groups),
+        *spans,
+        *((instances,) if ruler.levels else ()),
+        instances,
+        nodes,
+        gpus * max(ruler.strength.values(), default=0),
+        nodes * biggest * max(1, biggest.bit_length()),
+        nodes * biggest,
+        *(total for _ in ruler.levels),
+        sum(request.replicas * group.gpus * (group.gpus - 1) // 2 for group in groups) * ruler.best_pair,
+        nodes * pairs * ruler.best_pair,
+    )
+
+
+def weights(maxima: Sequence[int]) -> tuple[int, ...]:
+    """Weights under which one step of a term outweighs all later terms together; the last weighs 1."""
+    found = [1]
+    for most in reversed(maxima[1:]):
+        found.append(found[-1] * (most + 1))
+    return tuple(reversed(found))
+
+
+def objective(ruler: Ruler, maxima: Sequence[int], values: Sequence[int], bounds: Sequence[int]) -> Objective:
+    """The value of a placement and its proven bound; `bounds` is what no placement's terms come before, in order."""
+    scale = weights(maxima)
+    terms = tuple(Term(name, float(w), float(v)) for name, w, v in zip(ruler.names, scale, values, strict=True))
+    value = sum(w * v for w, v in zip(scale, values, strict=True))
+    bound = sum(w * b for w, b in zip(scale, bounds, strict=True))
+    return Objective(float(value), _below(float(bound), float(value), proven=bound >= value), terms)
+
+
+def _below(bound: float, value: float, *, proven: bool) -> float:
+    """Rounding must never make an unproven bound look like a proof."""
+    if proven:
+        return value
+    return min(bound, float(np.nextafter(value, -np.inf)))
+
+
+__all__ = ["Objective", "Placement", "Ruler", "measure", "objective", "ruler_of", "terms_max", "weights"]

@@ -1,0 +1,137 @@
+"""A request on a snapshot, made countable: bins of equal nodes, the ways to use each, the zones that groups must keep to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from fmsched.model.job import Request, ResourceGroup
+from fmsched.model.snapshot import Snapshot
+from fmsched.place import relations
+from fmsched.place.hosts import Bin, bins_of, free_masks, static_of
+from fmsched.place.objective import Ruler
+from fmsched.place.ways import Ways, ways_of
+from fmsched.place.zones import Zones, reaches_nobody, zones_of
+
+
+@dataclass(frozen=True, slots=True)
+class StagePair:
+    """Two neighbouring pipeline stages that must share a zone in every replica."""
+
+    first: int
+    second: int
+    zones: Zones
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Everything the model is built from. By group g and bin b:
+
+    group_zones[g]       the whole group lies in one of these (DataParallel with a reach); None: anywhere
+    span_zones[g][b]     zones in which an instance may span nodes, b's among them; empty: not from this bin
+    """
+
+    snapshot: Snapshot
+    request: Request
+    ruler: Ruler
+    bins: tuple[Bin, ...]
+    ways: tuple[Ways, ...]
+    group_zones: tuple[Zones | None, ...]
+    span_zones: tuple[tuple[tuple[tuple[int, str], ...], ...], ...]
+    stages: tuple[StagePair, ...]
+    masks: tuple[int, ...] = field(repr=False)
+    leaf_free: tuple[int, ...] = field(repr=False)  # free GPUs by leaf group, avoided nodes included
+    exact: bool  # false where some placements were not looked at: then nothing is called proven
+
+
+def problem_of(snapshot: Snapshot, request: Request, ruler: Ruler) -> Problem:
+    """Counts what the request could use. No search."""
+    topology = snapshot.topology
+    masks = free_masks(snapshot)
+    by_domain = any(group.gpus > 1 and relations.spans_only_by_nvlink(group) for group in request.groups)
+    bins = bins_of(topology, masks, request.avoid_nodes, by_domain, _rate_asked(request))
+    group_zones = tuple(
+        zones_of(topology, bins, reaches) if (reaches := relations.group_reaches(group)) else None for group in request.groups
+    )
+    stages = tuple(StagePair(a, b, zones_of(topology, bins, reaches)) for a, b, reaches in relations.stage_pairs(request))
+    span_zones, spans_exact = _span_zones(snapshot, request, bins, group_zones)
+    kept, ways = _ways(request, bins, span_zones, ruler)
+    leaf_free = [0] * len(topology.leaves)
+    for leaf, mask in zip(static_of(topology).leaf_of, masks, strict=True):
+        leaf_free[leaf] += mask.bit_count()
+    zones = [zones for zones in group_zones if zones is not None] + [stage.zones for stage in stages]
+    return Problem(
+        snapshot,
+        request,
+        ruler,
+        tuple(bins[b] for b in kept),
+        ways,
+        tuple(_keep(zones, kept) if zones is not None else None for zones in group_zones),
+        tuple(tuple(of_bin[b] for b in kept) for of_bin in span_zones),
+        tuple(StagePair(stage.first, stage.second, _keep(stage.zones, kept)) for stage in stages),
+        tuple(masks),
+        tuple(leaf_free),
+        spans_exact and all(item.exact for item in ways) and all(item.complete for item in zones),
+    )
+
+
+def _rate_asked(request: Request) -> float:
+    """Nodes with slower links than this may have to stand alone; inf where a cap of no switches sets every node alone."""
+    reaches = [reach for group in request.groups if (reach := group.reach) is not None]
+    if any(relations.hop_cap(reach) < 1 for reach in reaches):
+        return inf
+    return max((reach.min_link_gbps for reach in reaches), default=0.0)
+
+
+def _span_zones(
+    snapshot: Snapshot, request: Request, bins: Sequence[Bin], group_zones: Sequence[Zones | None]
+) -> tuple[list[list[tuple[tuple[int, str], ...]]], bool]:
+    """By group and bin: (zone, NVLink domain) pairs in which an instance with GPUs there may lie."""
+    found: list[list[tuple[tuple[int, str], ...]]] = []
+    exact = True
+    for g, group in enumerate(request.groups):
+        reaches = list(relations.instance_reaches(group))
+        for a, b, between in relations.stage_pairs(request):
+            reaches += between if g in (a, b) else ()
+        zones = group_zones[g]
+        if zones is None and reaches:
+            zones = zones_of(snapshot.topology, bins, reaches)
+            if group.kind not in relations.BOUND_KINDS and not zones.disjoint and group.gpus > 1:
+                # Stages that span nodes on a fabric that is no tree: only those inside one zone are looked at.
+                exact = False
+            exact = exact and zones.complete
+        found.append([_spans_from(group, item, zones.of_bin[b] if zones else (0,), reaches) for b, item in enumerate(bins)])
+    return found, exact
+
+
+def _spans_from(group: ResourceGroup, item: Bin, zones: tuple[int, ...], reaches: Sequence[object]) -> tuple[tuple[int, str], ...]:
+    own = [group.reach] if group.reach is not None and (reaches or relations.group_reaches(group)) else []
+    if group.gpus == 1 or reaches_nobody(item, own):
+        return ()
+    if not relations.spans_only_by_nvlink(group):
+        return tuple((zone, "") for zone in zones)
+    fast = item.shape.domain_nvlink_gbytes_per_s >= group.min_nvlink_gbytes_per_s
+    return tuple((zone, item.nvlink_domain) for zone in zones) if item.nvlink_domain and fast else ()
+
+
+def _ways(
+    request: Request, bins: Sequence[Bin], span_zones: Sequence[Sequence[tuple[tuple[int, str], ...]]], ruler: Ruler
+) -> tuple[list[int], tuple[Ways, ...]]:
+    """(bins that are of any use, their ways). Bins of one kind share the computation."""
+    known: dict[tuple[object, ...], Ways] = {}
+    kept, found = [], []
+    for b, item in enumerate(bins):
+        spans = tuple(bool(of_bin[b]) for of_bin in span_zones)
+        state = len(item.free) if item.uniform else item.free
+        key = (id(item.shape), state, bool(item.nvlink_domain), spans)
+        if key not in known:
+            known[key] = ways_of(item.shape, item.uniform, item.free, bool(item.nvlink_domain), request.groups, spans, ruler)
+        if known[key].ways:
+            kept.append(b)
+            found.append(known[key])
+    return kept, tuple(found)
+
+
+def _keep(zones: Zones, kept: Sequence[int]) -> Zones:
+    return Zones(tuple(zones.of_bin[b] for b in kept), zones.count, zones.disjoint, zones.complete)

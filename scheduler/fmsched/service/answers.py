@@ -1,0 +1,91 @@
+"""From the mirror to answer messages."""
+
+from __future__ import annotations
+
+from fmproto.v1 import scheduler_pb2 as pb
+
+from fmsched.lifecycle.step import NodeState
+from fmsched.loop import Scheduler
+from fmsched.model.hardware import JobId, NodeName
+from fmsched.policy.order import waiting_in_order
+from fmsched.service.errors import not_found
+from fmsched.store import codec
+
+
+class Answers:
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._mirror = scheduler.mirror
+
+    def find(self, name: str) -> JobId:
+        """A job by id, or the newest by name. Raises ServiceError NOT_FOUND."""
+        if name in self._mirror.specs:
+            return name
+        raise not_found("job", name, self._mirror.specs)
+
+    def newest(self, name: str) -> JobId:
+        """The newest job of that name, or the job of that id. Raises ServiceError NOT_FOUND."""
+        named = [(spec.submitted_ms, id_) for id_, spec in self._mirror.specs.items() if spec.name == name]
+        return max(named)[1] if named else self.find(name)
+
+    def queue(self) -> dict[JobId, int]:
+        """Position of each waiting job, the next one 1."""
+        jobs = (self._mirror.job(id_) for id_ in self._mirror.wanted)
+        ordered = waiting_in_order(job for job in jobs if job is not None)
+        return {job.id: position for position, job in enumerate(ordered, start=1)}
+
+    def job(self, id_: JobId, queue: dict[JobId, int] | None = None) -> pb.Job:
+        mirror = self._mirror
+        if id_ not in mirror.specs or id_ not in mirror.statuses:
+            raise not_found("job", id_, mirror.specs)
+        positions = self.queue() if queue is None else queue
+        answer = pb.Job(
+            spec=mirror.specs[id_],
+            status=codec.status_message(id_, mirror.statuses[id_]),
+            queue_position=positions.get(id_, 0),
+            runs=[run for _, run in sorted(mirror.run_messages.get(id_, {}).items())],
+        )
+        if id_ in mirror.decision_messages:
+            answer.decision.CopyFrom(mirror.decision_messages[id_])
+        return answer
+
+    def jobs(self, *, live_only: bool = False) -> list[pb.Job]:
+        """Oldest first."""
+        queue = self.queue()
+        ids = [id_ for id_, status in self._mirror.statuses.items() if not (live_only and status.state.ended)]
+        ids = [id_ for id_ in ids if id_ in self._mirror.specs]
+        ids.sort(key=lambda id_: (self._mirror.specs[id_].submitted_ms, id_))
+        return [self.job(id_, queue) for id_ in ids]
+
+    def node(self, name: NodeName, now_s: float) -> pb.Node:
+        if name not in self._mirror.inventories:
+            raise not_found("node", name, self._mirror.inventories)
+        return next(node for node in self.nodes(now_s) if node.name == name)
+
+    def nodes(self, now_s: float) -> list[pb.Node]:
+        mirror, picture = self._mirror, self._scheduler.picture
+        snapshot = picture.snapshot(now_s)
+        states = picture.liveness(now_s).states
+        failed = picture.failed_gpus()
+        topology = snapshot.topology
+        holders: dict[NodeName, dict[int, JobId]] = {}
+        for gpu, job in snapshot.held.items():
+            holders.setdefault(gpu.node, {})[gpu.index] = job
+        answer = []
+        for name, inventory in sorted(mirror.inventories.items()):
+            held = holders.get(name, {})
+            state, reason = str(states[name]), ""
+            intent = mirror.intents.get(name)
+            if states[name] is NodeState.READY:
+                if intent is not None and intent.drained:
+                    state, reason = ("draining" if held else "drained"), intent.reason
+                elif inventory.gpus and sum(gpu.node == name for gpu in failed) == len(inventory.gpus):
+                    state, reason = "failed", "every GPU failed"
+            else:
+                reason = snapshot.closed.get(name, "")
+            node = pb.Node(name=name, inventory=inventory, state=state, reason=reason, holders=held)
+            node.leaf = topology.leaves[int(topology.leaf_of[topology.index[name]])]
+            if name in mirror.healths:
+                node.health.CopyFrom(mirror.healths[name])
+            answer.append(node)
+        return answer

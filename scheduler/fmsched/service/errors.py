@@ -1,0 +1,72 @@
+"""The one map from what can go wrong to gRPC status codes, used as the gRPC documentation means them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NoReturn
+
+import grpc
+from fmproto.v1 import scheduler_pb2 as pb
+from google.protobuf.any_pb2 import Any
+from google.rpc import error_details_pb2, status_pb2
+
+LEADER_METADATA = "fmsched-leader"
+DETAILS_METADATA = "grpc-status-details-bin"
+
+
+class ServiceError(Exception):
+    """Ends a call with `code`, a message, and details for programs."""
+
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        message: str,
+        violations: Iterable[pb.FieldViolation] = (),
+        metadata: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.violations = tuple(violations)
+        self.metadata = tuple(metadata)
+
+
+def invalid(violations: Iterable[pb.FieldViolation]) -> ServiceError:
+    found = tuple(violations)
+    lines = "; ".join(f"line {v.line}: {v.path}: {v.message}" for v in found[:3])
+    more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+    return ServiceError(grpc.StatusCode.INVALID_ARGUMENT, f"the manifest is not valid: {lines}{more}", found)
+
+
+def not_found(what: str, name: str, known: Iterable[str] = ()) -> ServiceError:
+    examples = ", ".join(sorted(known)[:5])
+    return ServiceError(
+        grpc.StatusCode.NOT_FOUND, f"no {what} named {name!r}" + (f"; there are: {examples}" if examples else "")
+    )
+
+
+def not_leader(leader: str | None) -> ServiceError:
+    """UNAVAILABLE: the client tries again, at the leader where it is known."""
+    metadata = ((LEADER_METADATA, leader),) if leader else ()
+    return ServiceError(
+        grpc.StatusCode.UNAVAILABLE, f"this scheduler does not lead; {leader or 'nobody'} does", metadata=metadata
+    )
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: ServiceError) -> NoReturn:
+    """Ends the call, with a google.rpc.BadRequest among the details where fields are at fault."""
+    metadata: list[tuple[str, str | bytes]] = list(error.metadata)
+    if error.violations:
+        detail = Any()
+        detail.Pack(
+            error_details_pb2.BadRequest(
+                field_violations=[
+                    error_details_pb2.BadRequest.FieldViolation(field=f"line {v.line}: {v.path}", description=v.message)
+                    for v in error.violations
+                ]
+            )
+        )
+        status = status_pb2.Status(code=error.code.value[0], message=error.message, details=[detail])
+        metadata.append((DETAILS_METADATA, status.SerializeToString()))
+    await context.abort(error.code, error.message, tuple(metadata))
+    raise AssertionError("abort returned")

@@ -1,0 +1,81 @@
+"""Logs of a job: asked of the agents of its nodes, passed on as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+from fmproto.channel import client_options
+from fmproto.v1 import agent_pb2, agent_pb2_grpc
+from fmproto.v1 import scheduler_pb2 as pb
+
+from fmsched.loop import Scheduler
+from fmsched.model.hardware import JobId, NodeName
+from fmsched.service.errors import ServiceError, not_found
+
+# Chunks that wait for a slow reader; agents are held back beyond it.
+CHUNKS_WAITING_MAX = 256
+
+
+class Logs:
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    async def stream(self, job: JobId, call: pb.LogsRequest) -> AsyncIterator[pb.LogChunk]:
+        """Chunks of all asked ranks, each rank's in order. Raises ServiceError."""
+        status = self._scheduler.mirror.statuses[job]
+        nodes = self._nodes(job, call)
+        if not nodes:
+            raise ServiceError(
+                grpc.StatusCode.FAILED_PRECONDITION, f"{job} has not run yet: it is {status.state} ({status.reason})"
+            )
+        chunks: asyncio.Queue[pb.LogChunk | ServiceError | None] = asyncio.Queue(CHUNKS_WAITING_MAX)
+        readers = [asyncio.create_task(self._read(node, job, call, chunks)) for node in nodes]
+        try:
+            left = len(readers)
+            while left:
+                chunk = await chunks.get()
+                if chunk is None:
+                    left -= 1
+                elif isinstance(chunk, ServiceError):
+                    raise chunk
+                else:
+                    yield chunk
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+
+    def _nodes(self, job: JobId, call: pb.LogsRequest) -> tuple[NodeName, ...]:
+        decision = self._scheduler.mirror.decisions.get(job)
+        if decision is None or not call.ranks:
+            return self._scheduler.mirror.statuses[job].nodes
+        ranks = {rank.rank: rank.node for rank in decision.placement.ranks}
+        for rank in call.ranks:
+            if rank not in ranks:
+                raise not_found(f"rank of {job} (it has 0 to {len(ranks) - 1})", str(rank))
+        return tuple(dict.fromkeys(ranks[rank] for rank in call.ranks))
+
+    async def _read(
+        self, node: NodeName, job: JobId, call: pb.LogsRequest, chunks: asyncio.Queue[pb.LogChunk | ServiceError | None]
+    ) -> None:
+        inventory = self._scheduler.mirror.inventories.get(node)
+        if inventory is None or not inventory.agent_address:
+            await chunks.put(
+                ServiceError(grpc.StatusCode.UNAVAILABLE, f"node {node} has no agent that could be asked for logs")
+            )
+            return
+        ask = agent_pb2.AgentLogsRequest(
+            job=job, attempt=call.attempt, ranks=call.ranks, follow=call.follow, tail_lines=call.tail_lines
+        )
+        async with grpc.aio.insecure_channel(inventory.agent_address, options=client_options()) as channel:
+            try:
+                async for chunk in agent_pb2_grpc.AgentStub(channel).Logs(ask):
+                    await chunks.put(chunk)
+                await chunks.put(None)
+            except grpc.aio.AioRpcError as error:
+                # A node that holds none of the asked ranks, or has dropped old logs, does not spoil the others'.
+                missing = error.code() is grpc.StatusCode.NOT_FOUND
+                message = f"node {node}: {error.details()}"
+                await chunks.put(None if missing else ServiceError(error.code(), message))

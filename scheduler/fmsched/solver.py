@@ -1,0 +1,31 @@
+"""place.solve in a thread of its own: CP-SAT releases the interpreter, so the event loop goes on while it works. One at a time: the
+queue's order is the order of the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from fmsched.model.job import Request
+from fmsched.model.placement import Budget, Verdict
+from fmsched.model.snapshot import Snapshot
+from fmsched.place.solve import solve
+
+
+class ThreadSolver:
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solve")
+
+    async def __call__(self, snapshot: Snapshot, request: Request, budget: Budget) -> tuple[Verdict, float]:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, _timed, snapshot, request, budget)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _timed(snapshot: Snapshot, request: Request, budget: Budget) -> tuple[Verdict, float]:
+    began_s = time.perf_counter()
+    verdict = solve(snapshot, request, budget)
+    return verdict, time.perf_counter() - began_s

@@ -1,0 +1,281 @@
+"""The store's picture in memory, kept by following it. Reads are answered from here; every write is guarded by the revisions that
+this picture was taken at, so a stale picture costs a retry and never a wrong write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from fmproto import keys
+from fmproto.kv import Changes, Entry, Guard, Resync
+from fmproto.v1 import hardware_pb2 as hw
+from fmproto.v1 import job_pb2 as pb
+from google.protobuf.message import DecodeError
+
+from fmsched.model.hardware import JobId, NodeName
+from fmsched.model.record import Decision, Job, Order, Run, Spec, Status
+from fmsched.store import codec
+
+log = structlog.get_logger(__name__)
+
+# A follower hears at least an empty batch every few seconds; a longer silence is the store's, and no node is blamed for it.
+GAP_S = 8.0
+
+
+@dataclass(slots=True)
+class Touched:
+    """What one batch changed."""
+
+    jobs: set[JobId] = field(default_factory=set)
+    nodes: set[NodeName] = field(default_factory=set)
+    hardware: bool = False  # inventory or fabric: the topology must be built anew
+    capacity: bool = False  # what can be placed may have changed
+
+
+class Subscription:
+    """Collects touched jobs and nodes for one reader; never grows beyond the number of them."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._jobs: set[JobId] = set()
+        self._nodes: set[NodeName] = set()
+
+    def add(self, touched: Touched) -> None:
+        self._jobs |= touched.jobs
+        self._nodes |= touched.nodes
+        if touched.jobs or touched.nodes or touched.capacity:
+            self._event.set()
+
+    def poke(self) -> None:
+        self._event.set()
+
+    async def take(self, timeout_s: float | None) -> tuple[set[JobId], set[NodeName]]:
+        """What was touched since the last call; two empty sets after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            pass
+        self._event.clear()
+        jobs, nodes = self._jobs, self._nodes
+        self._jobs, self._nodes = set(), set()
+        return jobs, nodes
+
+
+class Mirror:
+    """All of keys.ROOT, decoded. Fed by apply(); read by everybody else."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.synced = False
+        self.hardware_version = 0
+        self.capacity_version = 0
+        self.inventories: dict[NodeName, hw.Inventory] = {}
+        self.healths: dict[NodeName, hw.Health] = {}
+        self.alives: dict[NodeName, hw.Alive] = {}
+        self.heard_s: dict[NodeName, float] = {}  # monotonic, of this process: when the beat last changed
+        self.intents: dict[NodeName, hw.NodeIntent] = {}
+        self.fabric = hw.Fabric()
+        self.specs: dict[JobId, pb.JobSpec] = {}
+        self.spec_values: dict[JobId, Spec] = {}
+        self.statuses: dict[JobId, Status] = {}
+        self.wanted: set[JobId] = set()
+        self.decisions: dict[JobId, Decision] = {}
+        self.decision_messages: dict[JobId, pb.Decision] = {}
+        self.orders: dict[JobId, dict[NodeName, Order]] = {}
+        self.runs: dict[JobId, dict[NodeName, Run]] = {}
+        self.run_messages: dict[JobId, dict[NodeName, pb.RunReport]] = {}
+        self._mods: dict[str, int] = {}
+        self._heard_at_s: float | None = None
+        self._subscriptions: set[Subscription] = set()
+        self._progress = asyncio.Condition()
+
+    # --- feeding
+
+    async def apply(self, item: Resync | Changes, now_s: float) -> Touched:
+        """Takes one item of KV.follow; `now_s` is this process's monotonic clock."""
+        touched = Touched()
+        self._forgive_gap(now_s)
+        if isinstance(item, Resync):
+            present = {entry.key for entry in item.entries}
+            for key in [key for key in self._mods if key not in present]:
+                self._put(key, None, touched, now_s)
+            for entry in item.entries:
+                if self._mods.get(entry.key) != entry.mod_revision:
+                    self._put(entry.key, entry, touched, now_s)
+            self.synced = True
+        else:
+            for change in item.changes:
+                self._put(change.key, change.entry, touched, now_s)
+        self.hardware_version += touched.hardware
+        self.capacity_version += touched.capacity or touched.hardware
+        for subscription in self._subscriptions:
+            subscription.add(touched)
+        async with self._progress:
+            self.revision = max(self.revision, item.revision)
+            self._progress.notify_all()
+        return touched
+
+    def _forgive_gap(self, now_s: float) -> None:
+        if self._heard_at_s is not None and now_s - self._heard_at_s > GAP_S:
+            gap_s = now_s - self._heard_at_s
+            self.heard_s = {node: at_s + gap_s for node, at_s in self.heard_s.items()}
+        self._heard_at_s = now_s
+
+    async def reached(self, revision: int) -> None:
+        """Returns once the picture is at least as new as `revision`: how a writer reads its own write."""
+        async with self._progress:
+            await self._progress.wait_for(lambda: self.revision >= revision)
+
+    def subscribe(self) -> Subscription:
+        subscription = Subscription()
+        self._subscriptions.add(subscription)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        self._subscriptions.discard(subscription)
+
+    # --- reading
+
+    def guard(self, key: str) -> Guard:
+        """Holds while `key` is as this picture has it; absent counts."""
+        return Guard(key, mod_revision=self._mods.get(key, 0))
+
+    def job(self, job: JobId) -> Job | None:
+        spec, status = self.spec_values.get(job), self.statuses.get(job)
+        if spec is None or status is None:
+            return None
+        return Job(
+            spec=spec,
+            status=status,
+            wanted=job in self.wanted,
+            decision=self.decisions.get(job),
+            orders=self.orders.get(job, {}),
+            runs=self.runs.get(job, {}),
+        )
+
+    def addresses(self) -> dict[NodeName, str]:
+        return {node: inventory.address or node for node, inventory in self.inventories.items()}
+
+    # --- one key
+
+    def _put(self, key: str, entry: Entry | None, touched: Touched, now_s: float) -> None:
+        if entry is None:
+            self._mods.pop(key, None)
+        else:
+            self._mods[key] = entry.mod_revision
+        parts = key.removeprefix(keys.ROOT).split("/")
+        handler = _HANDLERS.get((parts[0], parts[2] if parts[0] in ("nodes", "jobs") and len(parts) > 2 else ""))
+        if handler is None:
+            return
+        try:
+            handler(self, parts, None if entry is None else entry.value, touched, now_s)
+        except (DecodeError, KeyError, ValueError) as error:
+            # One key that cannot be read must not blind the scheduler to the others.
+            log.error("unreadable key", key=key, error=repr(error))
+
+    def _inventory(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
+        _store(self.inventories, parts[1], value, hw.Inventory.FromString)
+        touched.hardware = touched.capacity = True
+        touched.nodes.add(parts[1])
+
+    def _health(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
+        _store(self.healths, parts[1], value, hw.Health.FromString)
+        touched.capacity = True
+        touched.nodes.add(parts[1])
+
+    def _alive(self, parts: list[str], value: bytes | None, touched: Touched, now_s: float) -> None:
+        node = parts[1]
+        if (value is None) == (node in self.alives):  # appeared or vanished: the beats between change nothing
+            touched.capacity = True
+            touched.nodes.add(node)
+        _store(self.alives, node, value, hw.Alive.FromString)
+        if value is not None:
+            self.heard_s[node] = now_s
+        else:
+            self.heard_s.setdefault(node, now_s)
+
+    def _run(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
+        node, job = parts[1], parts[3]
+        messages = self.run_messages.setdefault(job, {})
+        runs = self.runs[job] = dict(self.runs.get(job, {}))  # values handed out earlier stay as they were
+        held_before = runs[node].gpus if node in runs else ()
+        _store(messages, node, value, pb.RunReport.FromString)
+        if value is None:
+            runs.pop(node, None)
+        else:
+            runs[node] = codec.run_of(messages[node])
+        touched.capacity |= held_before != (runs[node].gpus if node in runs else ())
+        touched.jobs.add(job)
+        if not runs:
+            del self.runs[job], self.run_messages[job]
+
+    def _intent(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
+        _store(self.intents, parts[1], value, hw.NodeIntent.FromString)
+        touched.capacity = True
+        touched.nodes.add(parts[1])
+
+    def _fabric(self, _parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
+        self.fabric = hw.Fabric() if value is None else hw.Fabric.FromString(value)
+        touched.hardware = touched.capacity = True
+
+    def _spec(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
+        job = parts[1]
+        _store(self.specs, job, value, pb.JobSpec.FromString)
+        if value is None:
+            self.spec_values.pop(job, None)
+        else:
+            self.spec_values[job] = codec.spec_of(self.specs[job])
+        touched.jobs.add(job)
+
+    def _status(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
+        _store(self.statuses, parts[1], value, lambda raw: codec.status_of(pb.JobStatus.FromString(raw)))
+        touched.jobs.add(parts[1])
+
+    def _wanted(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
+        (self.wanted.discard if value is None else self.wanted.add)(parts[1])
+        touched.jobs.add(parts[1])
+
+    def _decision(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
+        job = parts[1]
+        _store(self.decision_messages, job, value, pb.Decision.FromString)
+        if value is None:
+            self.decisions.pop(job, None)
+        else:
+            self.decisions[job] = codec.decision_of(self.decision_messages[job])
+        touched.capacity = True
+        touched.jobs.add(job)
+
+    def _order(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
+        node, job = parts[1], parts[2]
+        orders = self.orders[job] = dict(self.orders.get(job, {}))
+        _store(orders, node, value, lambda raw: codec.order_of(pb.Assignment.FromString(raw)))
+        touched.jobs.add(job)
+        if not orders:
+            del self.orders[job]
+
+
+def _store(table: dict[str, Any], key: str, value: bytes | None, decode: Callable[[bytes], Any]) -> None:
+    table.pop(key, None)
+    if value is not None:
+        table[key] = decode(value)
+
+
+_Handler = Callable[[Mirror, list[str], bytes | None, Touched, float], None]
+_HANDLERS: dict[tuple[str, str], _Handler] = {
+    ("nodes", "inventory"): Mirror._inventory,
+    ("nodes", "health"): Mirror._health,
+    ("nodes", "alive"): Mirror._alive,
+    ("nodes", "runs"): Mirror._run,
+    ("intents", ""): Mirror._intent,
+    ("fabric", ""): Mirror._fabric,
+    ("jobs", "spec"): Mirror._spec,
+    ("jobs", "status"): Mirror._status,
+    ("jobs", "wanted"): Mirror._wanted,
+    ("decisions", ""): Mirror._decision,
+    ("assignments", ""): Mirror._order,
+}
