@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml | system
 	@touch $(STAMP)
 
 demo: $(STAMP) ## the main job, end to end, on described hardware; ends by itself
-	@$(BIN)/python -m fmsched.offline.demo
+	@$(BIN)/python deploy/demo.py
 
 test: $(STAMP) ## lint, types, and every test that ends in minutes
 	@$(MAKE) --no-print-directory lint types

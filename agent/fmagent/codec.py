@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
+
+from fmproto.v1 import job_pb2 as pb
 
 from fmagent.orders import JOB_ID, Command, Order, PlacedRank, RankOrder, RankStatus, RunState, Stage
 from fmagent.reconcile import Published
-from fmproto.v1 import job_pb2 as pb
 
 _PHASE: Mapping[Stage, pb.RunPhase] = {
     Stage.PREPARING: pb.RUN_PHASE_PREPARING,
@@ -32,6 +34,8 @@ def order_of(value: bytes, revision: int, key: str) -> Order:
         raise BadOrder(f"{key}: not an Assignment: {error}") from error
     if not JOB_ID.fullmatch(message.job):
         raise BadOrder(f"{key}: job is {message.job!r}; allowed: letters, digits, '.', '_' and '-', at most 201")
+    if key.rpartition("/")[2] != message.job:
+        raise BadOrder(f"{key}: job is {message.job!r}; it must be the key's last part")
     if message.phase not in {pb.PHASE_PREPARE, pb.PHASE_START}:
         raise BadOrder(f"{key}: phase is {message.phase}; allowed: PHASE_PREPARE, PHASE_START")
     return Order(
@@ -131,11 +135,12 @@ def _rank_report(rank: RankStatus, stage: Stage) -> pb.RankReport:
 
 def unstarted(order: Order, stage: Stage, reason: str, *, device_fault: bool = False) -> RunState:
     """The state to report for an order of which no process exists here."""
+    lost = 128 + signal.SIGKILL if stage is Stage.EXITED else None
     return RunState(
         job=order.job,
         attempt=order.attempt,
         stage=stage,
-        ranks=tuple(RankStatus(rank.rank) for rank in order.ranks) if stage is Stage.PREPARING else (),
+        ranks=tuple(RankStatus(rank.rank, exit_code=lost) for rank in order.ranks) if stage is not Stage.REFUSED else (),
         gpus=order.gpus,
         gpu_indices=tuple(rank.gpu_index for rank in order.ranks),
         reason=reason,

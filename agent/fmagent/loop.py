@@ -5,10 +5,13 @@ and the event loop's clock, so that it also runs in virtual time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from fmproto import keys
+from fmproto.kv import KV, Changes, Entry, Resync, StoreUnavailable
+from fmproto.v1 import hardware_pb2 as hw
 
 from fmagent import codec
 from fmagent.codec import BadOrder
@@ -18,8 +21,8 @@ from fmagent.orders import Order, RunState, Stage
 from fmagent.reconcile import (
     Action,
     Announce,
-    Decline,
     DeclareLost,
+    Decline,
     Ignore,
     Prepare,
     Release,
@@ -34,9 +37,6 @@ from fmagent.reconcile import (
 )
 from fmagent.register import Log, Register
 from fmagent.runner.port import CannotPrepare, Runner
-from fmproto import keys
-from fmproto.kv import KV, Entry, Resync, StoreUnavailable
-from fmproto.v1 import hardware_pb2 as hw
 
 # Rounds of decide-and-do before the loop waits for news again. A job needs a handful (stop, release, announce, prepare, start);
 # more means that doing changes nothing, which waits for the next second.
@@ -60,6 +60,7 @@ class AgentSettings:
     labels: tuple[tuple[str, str], ...] = ()
     period_s: float = 5.0
     fence_after_s: float = 60.0
+    fence_grace_s: float = 10.0
 
 
 class AgentLoop:
@@ -80,17 +81,21 @@ class AgentLoop:
         self._orders: dict[str, Order] | None = None
         self._entries: dict[str, Entry] = {}
         self._seen = Seen()
+        self._unreadable: frozenset[str] = frozenset()
+        self._store_id: int | None = None
+        self._memory_store_id = 0
         self._ignored: dict[str, str] = {}
         self._facts = NodeFacts(settings.node)
         self._gpus: Mapping[str, str] | None = None
         self._contact_s = 0.0
-        self._contact_news = True
+        self._contact_news = False
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         adopted = await self._runner.adopt()
         self._contact_s = loop.time() - (adopted.contact_age_s or 0.0)
-        self._seen = _seen_of(await self._runner.load())
+        memory = await self._runner.load()
+        self._seen, self._memory_store_id = _seen_of(memory), _integer(memory, "store")
         if adopted.runs:
             self._log.info("adopted", node=self._settings.node, runs=[f"{run.job}.{run.attempt}" for run in adopted.runs])
         work: tuple[Coroutine[Any, Any, None], ...] = (
@@ -122,41 +127,61 @@ class AgentLoop:
 
     async def _watch_orders(self) -> None:
         prefix = keys.assignments_of(self._settings.node)
+        told = False
         while True:
+            items = self._kv.follow(prefix)
             try:
-                async with contextlib.aclosing(self._kv.follow(prefix)) as items:  # type: ignore[type-var]
-                    async for item in items:
-                        self._take(item)
+                await self._identify()
+                async for item in items:
+                    self._take(item)
             except StoreUnavailable as error:
-                # Unsynchronised from here on: what runs, runs on.
-                self._log.warning("the orders cannot be followed", node=self._settings.node, error=str(error))
+                if self._orders is not None or not told:
+                    self._log.warning("the orders cannot be followed", node=self._settings.node, error=str(error))
+                told = True
+            finally:
+                if isinstance(items, AsyncGenerator):
+                    await items.aclose()
+            # Unsynchronised from here on: what runs, runs on.
             self._orders = None
             await asyncio.sleep(FOLLOW_RETRY_S)
 
-    def _take(self, item: object) -> None:
+    async def _identify(self) -> None:
+        """Terms and revisions mean something within one store only."""
+        if self._store_id is not None:
+            return
+        store_id = (await self._kv.status()).cluster_id
+        known = self._memory_store_id
+        if known not in {0, store_id}:
+            self._log.warning(
+                "another store than before; terms and attempts seen there are forgotten", node=self._settings.node
+            )
+            self._seen = Seen()
+        self._store_id = store_id
+
+    def _take(self, item: Resync | Changes) -> None:
         if isinstance(item, Resync):
             self._entries = {entry.key: entry for entry in item.entries}
         else:
-            for change in item.changes:  # type: ignore[attr-defined]
+            if not item.changes and self._orders is not None:
+                return
+            for change in item.changes:
                 if change.entry is None:
                     self._entries.pop(change.key, None)
                 else:
                     self._entries[change.key] = change.entry
-            if not item.changes and self._orders is not None:  # type: ignore[attr-defined]
-                return
         orders: dict[str, Order] = {}
+        unreadable: set[str] = set()
         for key, entry in self._entries.items():
             try:
                 order = codec.order_of(entry.value, entry.mod_revision, key)
             except BadOrder as error:
                 # Not obeyed, and no order to stop either: whoever wrote it wants something of this job.
-                job = key.removeprefix(keys.assignments_of(self._settings.node))
-                if self._orders is not None and job in self._orders:
-                    orders[job] = self._orders[job]
+                unreadable.add(key.rpartition("/")[2])
                 self._log.warning("an order cannot be read", node=self._settings.node, error=str(error))
             else:
                 orders[order.job] = order
-        self._orders = orders
+        self._orders, self._unreadable = orders, frozenset(unreadable)
+        self._ignored = {job: reason for job, reason in self._ignored.items() if job in orders}
         self._wake.set()
 
     async def _watch_devices(self) -> None:
@@ -243,11 +268,14 @@ class AgentLoop:
             gpus=self._gpus,
             node_fault=self._runner.disk_fault(),
             fenced=fenced,
+            fence_grace_s=self._settings.fence_grace_s,
+            unreadable=self._unreadable,
         )
 
     def _report(self, runs: tuple[RunState, ...]) -> None:
         for run in runs:
-            self._put(run)
+            if run.gpus:  # processes without a record: what was reported of them earlier says more
+                self._put(run)
 
     def _put(self, run: RunState) -> None:
         self._register.put(keys.run(self._settings.node, run.job), codec.report_of(run, self._settings.node))
@@ -258,7 +286,7 @@ class AgentLoop:
                 self._put(codec.unstarted(order, Stage.PREPARING, reason))
                 return False  # goes on when the store has it
             case Prepare(order):
-                await self._prepare(order)
+                return await self._prepare(order)
             case Decline(order, reason, device_fault):
                 self._log.warning("refused", **self._names(order.job, order.attempt), reason=reason)
                 self._put(codec.unstarted(order, Stage.REFUSED, reason, device_fault=device_fault))
@@ -268,9 +296,9 @@ class AgentLoop:
             case Start(job, attempt, address, port):
                 self._log.info("start", **self._names(job, attempt), master=f"{address}:{port}")
                 await self._runner.start(job, attempt, address, port)
-            case Stop(job, attempt, grace_s, reason):
+            case Stop(job, attempt, grace_s, reason, device_fault):
                 self._log.info("stop", **self._names(job, attempt), grace_s=grace_s, reason=reason)
-                await self._runner.stop(job, attempt, grace_s, reason)
+                await self._runner.stop(job, attempt, grace_s, reason, device_fault=device_fault)
             case Release(job, attempt):
                 self._log.info("released", **self._names(job, attempt))
                 await self._runner.release(job, attempt)
@@ -286,49 +314,62 @@ class AgentLoop:
     def _names(self, job: str, attempt: int) -> dict[str, object]:
         return {"node": self._settings.node, "job": job, "attempt": attempt}
 
-    async def _prepare(self, order: Order) -> None:
+    async def _prepare(self, order: Order) -> bool:
+        names = self._names(order.job, order.attempt)
         try:
             value = await self._kv.get(keys.decision(order.job))
         except StoreUnavailable as error:
-            self._log.warning("waits for the decision", **self._names(order.job, order.attempt), error=str(error))
-            return
+            self._log.warning("waits for the decision", **names, error=str(error))
+            return False
         gang = codec.gang_of(value.value, order.attempt) if value is not None else None
         if gang is None:
             # The order is out of date: its successor, or its withdrawal, is under way.
-            self._log.warning("the decision is of another attempt", **self._names(order.job, order.attempt))
-            return
+            self._log.warning("the decision is of another attempt", **names)
+            return False
+        strangers = foreign(await self._devices.holders(order.gpus), await self._runner.processes())
+        fault = strangers or await self._remember_attempt(order)
         try:
-            strangers = foreign(await self._devices.holders(order.gpus), await self._runner.processes())
-            if strangers:
-                raise CannotPrepare(strangers, device_fault=True)
-            await self._remember_attempt(order)
+            if fault:
+                raise CannotPrepare(fault, device_fault=True)
             await self._runner.prepare(order, self._facts, gang)
-            self._log.info("prepare", **self._names(order.job, order.attempt), ranks=len(order.ranks))
         except CannotPrepare as error:
-            self._log.warning("refused", **self._names(order.job, order.attempt), reason=error.reason)
+            self._log.warning("refused", **names, reason=error.reason)
             self._put(codec.unstarted(order, Stage.REFUSED, error.reason, device_fault=error.device_fault))
+        else:
+            self._log.info("prepare", **names, ranks=len(order.ranks))
+        return True
 
     # --- memory --------------------------------------------------------------------------------------------------------
 
-    async def _remember_attempt(self, order: Order) -> None:
+    async def _remember_attempt(self, order: Order) -> str:
         attempts = {job: attempt for job, attempt in self._seen.attempts.items() if job != order.job}
         attempts[order.job] = order.attempt
         for job in list(attempts)[: max(0, len(attempts) - ATTEMPTS_MAX)]:
             del attempts[job]
-        await self._remember(Seen(self._seen.term, self._seen.term_revision, attempts))
+        return await self._remember(Seen(self._seen.term, self._seen.term_revision, attempts))
 
-    async def _remember(self, seen: Seen) -> None:
+    async def _remember(self, seen: Seen) -> str:
+        """Why it could not be made durable, or empty."""
         self._seen = seen
-        memory = {"term": seen.term, "term_revision": seen.term_revision, "attempts": dict(seen.attempts)}
+        memory = {
+            "store": self._store_id or self._memory_store_id,
+            "term": seen.term,
+            "term_revision": seen.term_revision,
+            "attempts": dict(seen.attempts),
+        }
         try:
             await self._runner.remember(memory)
         except OSError as error:
-            raise CannotPrepare(f"cannot write the agent's memory: {error}", device_fault=True) from error
+            return f"cannot write the agent's memory: {error}"
+        return ""
+
+
+def _integer(memory: Mapping[str, object], name: str) -> int:
+    value = memory.get(name, 0)
+    return value if isinstance(value, int) else 0
 
 
 def _seen_of(memory: Mapping[str, object]) -> Seen:
-    term, revision, attempts = memory.get("term", 0), memory.get("term_revision", 0), memory.get("attempts", {})
-    assert isinstance(term, int)
-    assert isinstance(revision, int)
-    assert isinstance(attempts, dict)
-    return Seen(term, revision, attempts)
+    attempts = memory.get("attempts")
+    known = {str(job): int(attempt) for job, attempt in attempts.items()} if isinstance(attempts, dict) else {}
+    return Seen(_integer(memory, "term"), _integer(memory, "term_revision"), known)

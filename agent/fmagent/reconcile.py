@@ -44,6 +44,8 @@ class World:
     gpus: Mapping[str, str] | None = None  # uuid and index → why it is unfit ("" if it is fit); None: not read yet
     node_fault: str = ""  # why nothing may be prepared here: a full disk
     fenced: str = ""  # why everything must stop although no order says so
+    fence_grace_s: float = 10.0
+    unreadable: frozenset[str] = frozenset()  # jobs whose order is there and cannot be read: left as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Stop:
     attempt: int
     grace_s: float
     reason: str
+    device_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def reconcile(world: World) -> tuple[Action, ...]:
     actions: list[Action] = []
     if world.fenced:
         actions += [
-            Stop(run.job, run.attempt, run.grace_period_s, world.fenced)
+            Stop(run.job, run.attempt, min(run.grace_period_s, world.fence_grace_s), world.fenced, device_fault=True)
             for run in world.runs
             if not run.ended and not run.stop_ordered
         ]
@@ -133,7 +136,7 @@ def reconcile(world: World) -> tuple[Action, ...]:
         return tuple(actions)
     runs = {run.job: run for run in world.runs}
     holders = {gpu: run for run in world.runs if not run.gone for gpu in run.gpus}
-    for job in sorted({*runs, *world.reports} - set(world.desired)):
+    for job in sorted({*runs, *world.reports} - set(world.desired) - world.unreadable):
         run = runs.get(job)
         actions += _unwanted(run) if run is not None else ()
         if run is None or run.gone:

@@ -8,7 +8,7 @@ late, cannot undo a newer one; after an uncertain write the keys are read again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +20,6 @@ from fmproto.v1 import hardware_pb2 as hw
 # Between tries of a write that failed, seconds; the pause doubles. No limit in number: the agent has nothing better to do, and
 # keeps only the newest value of each key meanwhile.
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 5.0
-# A lease that was granted, but cannot be used for a put, so often in a row, is a fault of the store, and waits like one.
 LEASE_TTL_PERIODS = 3
 
 
@@ -123,15 +122,17 @@ class Register:
                 await asyncio.sleep(min(pause_s, self._period_s))
                 pause_s = min(RETRY_MAX_S, pause_s * 2)
 
-    async def _attempt(self, work: Callable[[], object], what: str) -> bool:
+    async def _attempt(self, work: Callable[[], Awaitable[None]], what: str) -> bool:
         try:
             async with self._turn:
-                await work()  # type: ignore[misc]
+                await work()
         except StoreFull as error:
             self._tell("the store is full; running on, and trying again", what, error)
         except StoreReplaced as error:
             self._on_contact(asyncio.get_running_loop().time())  # somebody answers: no partition, nothing to fence
-            self._tell("this is not the store that was known; everything runs on; restart the agent to accept it", what, error)
+            self._tell(
+                "this is not the store that was known; everything runs on; restart the agent to accept it", what, error
+            )
         except StoreUnavailable as error:
             self._read = False  # what was sent may or may not have been applied
             self._tell("the store is unreachable; running on, and trying again", what, error)
@@ -171,14 +172,22 @@ class Register:
 
     async def _flush(self) -> None:
         await self._read_back()
-        while True:  # ends: every round writes up to OPERATIONS_MAX of a node's few keys, and a conflict leaves
-            changed = [
-                (key, state, state.wanted)
-                for key, state in self._keys.items()
-                if key != self._alive and state.wanted != state.stored
-            ][:OPERATIONS_MAX]
-            if not changed or not await self._write([(key, value, 0) for key, _, value in changed]):
+        # Deletes by themselves: a full store takes them, and refuses a transaction that puts as well.
+        for deletes in (True, False):
+            if not await self._flush_some(deletes=deletes):
                 return
+
+    async def _flush_some(self, *, deletes: bool) -> bool:
+        while True:  # ends: every round writes some of a node's few keys, and a conflict leaves
+            changed = [
+                (key, state.wanted, 0)
+                for key, state in self._keys.items()
+                if key != self._alive and state.wanted != state.stored and (state.wanted is None) == deletes
+            ][:OPERATIONS_MAX]
+            if not changed:
+                return True
+            if not await self._write(changed):
+                return False
 
     async def _write(self, values: list[tuple[str, bytes | None, int]]) -> bool:
         """False where somebody else changed a key: then everything is read again."""
@@ -199,31 +208,40 @@ class Register:
             state = self._keys[key]
             state.stored = value
             state.revision = answer if value is not None else 0
-            if value is None and state.wanted is None and key != self._alive:
+            if value is None and state.wanted is None:
                 del self._keys[key]
         self._on_stored()
         return True
 
     async def _pulse(self) -> None:
-        if not self._lease:
-            await self._grant()
-        sent_s = asyncio.get_running_loop().time()
         try:
-            await self._kv.renew(self._lease)
-            self._on_contact(sent_s)
-            await self._read_back()
-            self._keys.setdefault(self._alive, _Key())
-            self._beat += 1
-            alive = hw.Alive(node=self._node, session=self._session, beat=self._beat, period_s=self._period_s)
-            if not await self._write([(self._alive, alive.SerializeToString(deterministic=True), self._lease)]):
-                await self._conflict()
+            await self._pulse_once()
         except LeaseGone:
             # Its key is gone, and perhaps more was lost with the store: look, and register again, all of it.
             self._log.warning("the lease was lost; registering again", node=self._node, lease=self._lease)
             self._lease = 0
             self._read = False
             self._dirty.set()
-            raise StoreUnavailable(f"the lease of {self._alive} has ended") from None
+            try:
+                await self._pulse_once()
+            except LeaseGone as error:
+                raise StoreUnavailable(f"the lease of {self._alive} ends as soon as it is granted") from error
+
+    async def _pulse_once(self) -> None:
+        if not self._lease:
+            await self._grant()
+        sent_s = asyncio.get_running_loop().time()
+        await self._kv.renew(self._lease)
+        self._on_contact(sent_s)
+        await self._read_back()
+        self._keys.setdefault(self._alive, _Key())
+        self._beat += 1
+        alive = hw.Alive(node=self._node, session=self._session, beat=self._beat, period_s=self._period_s)
+        value = (self._alive, alive.SerializeToString(deterministic=True), self._lease)
+        if not await self._write([value]):
+            await self._tell_rival()
+            await self._read_back()
+            await self._write([value])
 
     async def _grant(self) -> None:
         sent_s = asyncio.get_running_loop().time()
@@ -235,9 +253,8 @@ class Register:
             raise
         self._on_contact(sent_s)
 
-    async def _conflict(self) -> None:
+    async def _tell_rival(self) -> None:
         """The alive key is not as this agent left it: an earlier lease ended, or another agent claims to be this node."""
-        await self._read_back()
         entry = await self._kv.get(self._alive)
         if entry is None:
             return

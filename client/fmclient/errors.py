@@ -17,7 +17,6 @@ FmschedError                everything below; catch this to catch all
  └── ServiceFailed          a fault inside the service, or an answer that cannot be read
 """
 
-# ruff: noqa: N818 - the names say what happened, as httpx's and grpc's do; FmschedError alone carries the suffix
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 import grpc
@@ -43,10 +44,17 @@ class Stop:
             stream.cancel()
 
 
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Marks an error that was raised: gRPC's open streams are RpcError objects too, before anything has gone wrong."""
+
+    error: grpc.RpcError
+
+
 def _resume(operation: Op[Any], outcome: Any) -> Effect:
     """Hands an operation what became of its effect. Plain, since a coroutine may not let StopIteration through."""
-    if isinstance(outcome, grpc.RpcError):
-        return operation.throw(outcome)
+    if isinstance(outcome, _Failed):
+        return operation.throw(outcome.error)
     return operation.send(outcome)
 
 
@@ -96,7 +104,7 @@ class SyncTransport:
         try:
             return self._perform(effect, stop)
         except grpc.RpcError as error:
-            return error
+            return _Failed(error)
 
     def _perform(self, effect: Effect, stop: Stop | None) -> Any:
         match effect:
@@ -174,7 +182,7 @@ class AsyncTransport:
         try:
             return await self._perform(effect)
         except grpc.RpcError as error:
-            return error
+            return _Failed(error)
 
     async def _perform(self, effect: Effect) -> Any:
         match effect:

@@ -7,14 +7,15 @@ A reader returns a usable default where it reports a fault, so that one pass fin
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
 
-from fmproto.yamltext import Fault, Items, Scalar, Table, Tree, describe, join, shown
+from fmproto.yamltext import FAULTS_MAX, Fault, Items, Scalar, Table, Tree, describe, join
 
-FAULTS_MAX = 50  # a file wholly of another kind needs no thousand messages
 KNOWN_SHOWN_MAX = 12
+CANDIDATES_MAX = 2000  # names compared in search of the nearest: a cluster may have 100,000
 NEAR = 0.6  # difflib's own cutoff for a near name
 
 NAME_MAX = 63
@@ -22,30 +23,32 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 NAME_ALLOWED = f"lower-case letters, digits and '-', a letter or digit at both ends, at most {NAME_MAX} (DNS-1123)"
 
 
+class TooManyFaultsError(Exception):
+    """The reading ends here: Faults is full."""
+
+
 class Faults:
-    """What is wrong so far."""
+    """What is wrong so far, at most FAULTS_MAX: then add() raises TooManyFaultsError, and whoever reads ends there."""
 
     def __init__(self) -> None:
         self._found: list[Fault] = []
 
     def add(self, line: int, path: str, message: str) -> None:
         self._found.append(Fault(line, path, message))
+        if len(self._found) >= FAULTS_MAX:
+            raise TooManyFaultsError
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
     def sorted(self) -> tuple[Fault, ...]:
-        """By line, and never more than FAULTS_MAX: the last one then says how many are left."""
-        faults = sorted(self._found)
-        if len(faults) <= FAULTS_MAX:
-            return tuple(faults)
-        rest = len(faults) - FAULTS_MAX + 1
-        return (*faults[: FAULTS_MAX - 1], Fault(0, "", f"and {rest} more faults"))
+        """By line."""
+        return tuple(sorted(self._found))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name that is most like `name`, ignoring case; empty where none is near."""
-    by_lower = {one.lower(): one for one in known}
+    by_lower = {one.lower(): one for one in itertools.islice(known, CANDIDATES_MAX)}
     close = difflib.get_close_matches(name[:NAME_MAX].lower(), by_lower, n=1, cutoff=NEAR)
     return by_lower[close[0]] if close else ""
 
@@ -154,7 +157,12 @@ class Fields:
         if tree is None:
             return default
         value = tree.value if isinstance(tree, Scalar) else None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 <= value <= high:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+            or not 0 <= value <= high
+        ):
             self.wrong(tree, self.at(name), allowed)
             return default
         return float(value)
@@ -243,6 +251,3 @@ def whole_of(text: str, low: int, high: int) -> int | None:
     if not re.fullmatch(r"[0-9]{1,9}", text):
         return None
     return int(text) if low <= int(text) <= high else None
-
-
-__all__ = ["FAULTS_MAX", "NAME_ALLOWED", "NAME_MAX", "Fields", "Faults", "name_hint", "nearest", "shown", "whole_of"]

@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 
-EXPANDED_MAX = 1_000_000  # names; a typing error such as n[1-99999999] must not fill the memory
+EXPANDED_MAX = 200_000  # names; a typing error such as n[1-99999999] must not fill the memory
 
 _PART = re.compile(r"[^][,\s]+|\[[^][]*\]")
 _SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
@@ -22,14 +22,15 @@ def expand(text: str) -> tuple[str, ...]:
     Raises ValueError, saying what was found and what is allowed.
     """
     names: list[str] = []
-    for item in _split(text):
+    for item in split(text):
         names.extend(_expand_one(item))
         if len(names) > EXPANDED_MAX:
             raise ValueError(f"{text!r} stands for more than {EXPANDED_MAX} names")
     return tuple(names)
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
+    """The ranges of a text, at its commas outside brackets, not yet expanded."""
     items, depth, start = [], 0, 0
     for at, char in enumerate(text):
         depth += (char == "[") - (char == "]")

@@ -23,7 +23,10 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
+FAULTS_MAX = 50  # a file wholly of another kind needs no thousand messages
 SHOWN_MAX = 60  # characters of a found value that a message repeats
+TAG_WORD_MAX = 10_000  # characters of one word with many '!': the scanner behind searches each of them for the end of a tag
+TAG_MARKS_MAX = 20
 _DIGITS_MAX = 18  # a longer number means nothing here, and int() of a very long one is slow
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
@@ -31,6 +34,7 @@ _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": Fals
 _INT = re.compile(rf"[-+]?[0-9]{{1,{_DIGITS_MAX}}}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]{1,40}|[0-9]{1,40}(\.[0-9]{0,40})?)([eE][-+]?[0-9]{1,4})?")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_LONG_WORD = re.compile(rf"\S{{{TAG_WORD_MAX},}}")
 # What YAML 1.2 forbids, and what the reader behind refuses without saying where.
 _UNPRINTABLE = re.compile("[^\t\n\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -130,7 +134,7 @@ def load(source: str | bytes, limits: Limits) -> Tree | tuple[Fault, ...]:
     except (ValueError, OverflowError):  # an escape such as \UFFFFFFFF names no character
         return (Fault(builder.line, builder.path, "not YAML: an escape in a quoted string names no character"),)
     if builder.doubled:
-        return tuple(builder.doubled)
+        return tuple(builder.doubled[:FAULTS_MAX])
     if builder.root is None or (isinstance(builder.root, Scalar) and builder.root.value is None):
         return (Fault(0, "", "empty: found no fields, only blank lines or comments"),)
     return builder.root
@@ -156,7 +160,13 @@ def _clean(source: str | bytes, limits: Limits) -> str | Fault:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if odd := _UNPRINTABLE.search(text):
         line = text.count("\n", 0, odd.start()) + 1
-        return Fault(line, "", f"found the control character U+{ord(odd[0]):04X}; allowed: printable text, line ends and tabs")
+        return Fault(
+            line, "", f"found the control character U+{ord(odd[0]):04X}; allowed: printable text, line ends and tabs"
+        )
+    for word in _LONG_WORD.finditer(text) if text.count("!") > TAG_MARKS_MAX else ():
+        if word[0].count("!") > TAG_MARKS_MAX:
+            line = text.count("\n", 0, word.start()) + 1
+            return Fault(line, "", f"found a word of {len(word[0])} characters full of '!'; allowed: at most {TAG_WORD_MAX}")
     return _spaced_json(text)
 
 
@@ -178,8 +188,10 @@ def _syntax_fault(error: MarkedYAMLError, text: str, path: str) -> Fault:
     written = lines[line - 1] if 0 < line <= len(lines) else ""
     if "\t" in written[: len(written) - len(written.lstrip())]:
         return Fault(line, path, "found a tab in the indentation; allowed: spaces")
+    problem = error.problem or "cannot be read"
     context = f", {error.context}" if error.context else ""
-    return Fault(line, path, f"not YAML: {error.problem or 'cannot be read'}{context}")
+    hint = "; a value that contains ': ' needs quotes" if problem.startswith("mapping values") else ""
+    return Fault(line, path, f"not YAML: {problem}{context}{hint}")
 
 
 class _StopError(Exception):
@@ -258,7 +270,9 @@ class _Builder:
 
     def _refuse_tag(self, event: ScalarEvent | MappingStartEvent | SequenceStartEvent) -> None:
         if event.ctag is not None:
-            raise _StopError(self.line, self.path, f"found the tag {shown(str(event.ctag))}; allowed: plain values without tags")
+            raise _StopError(
+                self.line, self.path, f"found the tag {shown(str(event.ctag))}; allowed: plain values without tags"
+            )
 
     def _begin(self, tree: Items | Table, anchor: str | None) -> None:
         if self._open and isinstance(self._open[-1].tree, Table) and self._open[-1].key is None:
@@ -270,7 +284,9 @@ class _Builder:
 
     def _alias(self, anchor: str) -> None:
         if anchor not in self._anchors:
-            raise _StopError(self.line, self.path, f"found the alias *{shown(anchor)[1:-1]}, which names no complete value above it")
+            raise _StopError(
+                self.line, self.path, f"found the alias *{shown(anchor)[1:-1]}, which names no complete value above it"
+            )
         tree, size = self._anchors[anchor]
         self._add(tree, size)
 

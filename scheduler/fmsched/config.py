@@ -33,7 +33,7 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     unreachable_after_s: float = 15.0
     node_lost_after_s: float = 120.0
     agent_fence_after_s: float = 60.0
-    agent_fence_grace_s: float = 20.0
+    agent_fence_grace_s: float = 10.0
     mass_lost_after_s: float = 600.0
     prepare_s: float = 120.0
     start_s: float = 60.0

@@ -14,14 +14,13 @@ from typing import Any, Self
 
 import grpc
 import grpc.aio
+from fmproto.channel import server_options
+from fmproto.v1 import job_pb2, scheduler_pb2, scheduler_pb2_grpc
+from fmproto.v1.scheduler_pb2 import Job, JobChange
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import BadRequest
 from google.rpc.status_pb2 import Status
-
-from fmproto.channel import server_options
-from fmproto.v1 import job_pb2, scheduler_pb2, scheduler_pb2_grpc
-from fmproto.v1.scheduler_pb2 import Job, JobChange
 
 
 @dataclass(frozen=True)
@@ -55,13 +54,16 @@ def bad_request(*faults: tuple[str, str]) -> BadRequest:
 def job(name: str, state: int = job_pb2.JOB_STATE_QUEUED, **status: Any) -> Job:
     """A job whose id is its name."""
     spec = job_pb2.JobSpec(id=name, name=name, replica_count=1, submitted_ms=1_700_000_000_000)
-    return Job(spec=spec, status=job_pb2.JobStatus(id=name, state=state, since_ms=1_700_000_000_000, **status))
+    known: Any = state
+    return Job(spec=spec, status=job_pb2.JobStatus(id=name, state=known, since_ms=1_700_000_000_000, **status))
 
 
 def placed(name: str, ranks: int = 2, attempt: int = 1) -> Job:
     """A running job with `ranks` ranks, two on a node."""
     found = job(name, job_pb2.JOB_STATE_RUNNING, attempt=attempt, started_ms=1_700_000_001_000)
-    found.decision.CopyFrom(job_pb2.Decision(job=name, attempt=attempt, master_node="n0", master_address="127.0.0.1", master_port=4000))
+    found.decision.CopyFrom(
+        job_pb2.Decision(job=name, attempt=attempt, master_node="n0", master_address="127.0.0.1", master_port=4000)
+    )
     for rank in range(ranks):
         found.decision.ranks.add(
             rank=rank, group="workers", node=f"n{rank // 2}", local_rank=rank % 2, gpu_index=rank % 2,
@@ -71,7 +73,7 @@ def placed(name: str, ranks: int = 2, attempt: int = 1) -> Job:
 
 
 @dataclass
-class Scheduler(scheduler_pb2_grpc.SchedulerServicer):  # type: ignore[misc]  # generated code is untyped
+class Scheduler(scheduler_pb2_grpc.SchedulerServicer):
     """`refusals`: per call name, used up in order. `calls`: name and request of each call received."""
 
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -107,7 +109,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServicer):  # type: ignore[misc]  # 
     async def streams(self) -> int:
         return len(self._streams)
 
-    async def Submit(self, request: scheduler_pb2.SubmitRequest, context: Any) -> scheduler_pb2.SubmitResponse:
+    async def Submit(self, request: scheduler_pb2.SubmitRequest, context: Any) -> Any:
         def work() -> scheduler_pb2.SubmitResponse:
             known = next((each for each in self.jobs.values() if each.spec.request_id == request.request_id), None)
             if known is None:
@@ -130,7 +132,9 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServicer):  # type: ignore[misc]  # 
         return await self._answer("GetJob", request, context, lambda: self.jobs[request.id])
 
     async def ListJobs(self, request: Any, context: Any) -> Any:
-        return await self._answer("ListJobs", request, context, lambda: scheduler_pb2.ListJobsResponse(jobs=self.jobs.values()))
+        return await self._answer(
+            "ListJobs", request, context, lambda: scheduler_pb2.ListJobsResponse(jobs=self.jobs.values())
+        )
 
     async def Explain(self, request: Any, context: Any) -> Any:
         await self._known(request.id, context)

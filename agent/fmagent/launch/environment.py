@@ -121,5 +121,11 @@ def placement_json(order: Order, gang: tuple[PlacedRank, ...]) -> str:
         }
         for rank in sorted(gang, key=lambda rank: rank.rank)
     ]
-    content = {"job": order.job, "name": order.job_name, "attempt": order.attempt, "world_size": order.world_size, "ranks": ranks}
+    content = {
+        "job": order.job,
+        "name": order.job_name,
+        "attempt": order.attempt,
+        "world_size": order.world_size,
+        "ranks": ranks,
+    }
     return json.dumps(content, indent=1)

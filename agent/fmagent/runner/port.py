@@ -48,7 +48,7 @@ class Runner(Protocol):
 
     async def start(self, job: str, attempt: int, master_address: str, master_port: int) -> None: ...
 
-    async def stop(self, job: str, attempt: int, grace_s: float, reason: str) -> None:
+    async def stop(self, job: str, attempt: int, grace_s: float, reason: str, *, device_fault: bool) -> None:
         """Irrevocable, and durable before it returns."""
         ...
 

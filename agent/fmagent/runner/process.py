@@ -116,12 +116,14 @@ class ProcessRunner:
         self._watch(run, pid)
 
     async def start(self, job: str, attempt: int, master_address: str, master_port: int) -> None:
-        self._command(self._runs[RunKey(job, attempt)], start={"master_address": master_address, "master_port": master_port})
+        self._command(
+            self._runs[RunKey(job, attempt)], start={"master_address": master_address, "master_port": master_port}
+        )
 
-    async def stop(self, job: str, attempt: int, grace_s: float, reason: str) -> None:
+    async def stop(self, job: str, attempt: int, grace_s: float, reason: str, *, device_fault: bool) -> None:
         run = self._runs.get(RunKey(job, attempt))
         if run is not None:  # a stray is being killed already
-            self._command(run, stop={"grace_s": grace_s, "reason": reason})
+            self._command(run, stop={"grace_s": grace_s, "reason": reason, "device_fault": device_fault})
 
     async def release(self, job: str, attempt: int) -> None:
         key = RunKey(job, attempt)

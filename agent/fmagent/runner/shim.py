@@ -1,13 +1,16 @@
-"""The supervisor of one run on one node: started as `python -I -S shim.py RUN_DIR LOCK_FD`, in its own session, by the agent, which it
-outlives. Only this file and the standard library: it must start in milliseconds and never depend on what an upgrade replaces.
+"""The supervisor of one run on one node: started as `python -I -S shim.py RUN_DIR LOCK_FD`, in its own session, by the agent, which
+it outlives. Only this file and the standard library: it starts in milliseconds and needs nothing that an upgrade replaces.
 
-It prepares (holds the rendezvous port), waits for the start, forks the ranks, records their exit codes, and ends them: by order, or by
-itself once the agent has had no contact with the store for too long. Orders come as files and a SIGUSR1, so that none can be lost; news go out
-as state.json and a datagram. Everything happens on one thread, between two waits for a signal.
+It prepares (holds the rendezvous port), waits for the start, forks the ranks, records their exit codes, and ends them: by order, or
+by itself once the agent has had no contact with the store for too long. Orders come as files and a SIGUSR1, so that none can be
+lost; news go out as state.json and a datagram. Everything happens on one thread, between two waits for a signal.
 
-Whatever a rank forks stays a descendant of this process (PR_SET_CHILD_SUBREAPER), also after a double fork and setsid. If this process
-is killed, the ranks die with it (PR_SET_PDEATHSIG) and the agent sweeps what escaped.
+Whatever a rank forks stays a descendant of this process (PR_SET_CHILD_SUBREAPER), also after a double fork and setsid. If this
+process is killed, the ranks die with it (PR_SET_PDEATHSIG) and the agent sweeps what escaped.
 """
+
+# pathlib would lengthen this file's start by a third:
+# ruff: noqa: PTH104, PTH112, PTH113, PTH118, PTH119, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -41,6 +44,8 @@ SIGNALS = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal
 NODE_ERRNOS = {
     errno.EAGAIN, errno.ENOMEM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENFILE, errno.EMFILE
 }  # fmt: skip
+
+ENDING = {"stopping", "ended", "refused"}
 
 Record = dict[str, Any]
 
@@ -183,7 +188,7 @@ def try_port(port: int) -> Held | None:
         narrow = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sockets.append(narrow)
         # Bound, not listening: a rank that comes early is refused and tries again, instead of meeting a stranger.
-        narrow.bind(("0.0.0.0", port))
+        narrow.bind(("0.0.0.0", port))  # noqa: S104  that it is free on every address is the point
     except OSError as error:
         for taken in (*sockets, lease):
             taken.close()
@@ -235,7 +240,8 @@ class Shim:
                 break
             got = signal.sigtimedwait(SIGNALS, self.wait_s())
             if got is not None and got.si_signo in {signal.SIGTERM, signal.SIGINT}:
-                self.begin_stop(self.run["grace_s"], "the supervisor was told to end (SIGTERM): the node shuts down")
+                reason = "the supervisor was told to end (SIGTERM): the node shuts down"
+                self.begin_stop(self.run["grace_s"], reason, device_fault=True)
         # The last word must arrive even on a full disk; the agent, if it lives, sees this process end either way.
         if self.unwritten:
             self.save()
@@ -249,10 +255,10 @@ class Shim:
             self.save()
 
     def wait_s(self) -> float:
-        if self.state["phase"] in {"stopping", "ended", "refused"}:
+        if self.state["phase"] in ENDING:
             left = self.deadline_s - boot_time_s()
             return min(TICK_S, left) if left > 0 else self.kill_round_s
-        return min(TICK_S, self.run["fence_after_s"] / 4)
+        return min(TICK_S, float(self.run["fence_after_s"]) / 4)
 
     # --- prepare and start ---------------------------------------------------------------------------------------------
 
@@ -402,7 +408,7 @@ class Shim:
         command = read_json(os.path.join(self.dir, COMMAND_FILE)) or {}
         stop, start = command.get("stop"), command.get("start")
         if stop is not None:
-            self.begin_stop(stop["grace_s"], stop["reason"])
+            self.begin_stop(stop["grace_s"], stop["reason"], device_fault=stop["device_fault"])
         elif start is not None and self.state["phase"] == "prepared":
             self.start(start)
 
@@ -422,12 +428,13 @@ class Shim:
             # A long grace that was granted earlier must not outlast the fence: the GPUs are given away after it.
             self.deadline_s = min(self.deadline_s, boot_time_s() + grace_s)
             return
-        self.state["device_fault"] = True
-        self.begin_stop(grace_s, f"fenced: the agent had no contact with the store for {age_s:.0f} s")
+        reason = f"fenced: the agent had no contact with the store for {age_s:.0f} s"
+        self.begin_stop(grace_s, reason, device_fault=True)
 
-    def begin_stop(self, grace_s: float, reason: str) -> None:
+    def begin_stop(self, grace_s: float, reason: str, *, device_fault: bool) -> None:
         if self.state["phase"] not in {"preparing", "prepared", "running"}:
             return
+        self.state["device_fault"] = device_fault
         self.deadline_s = boot_time_s() + grace_s
         self.signal_all(signal.SIGTERM)
         self.change(phase="stopping", reason=reason)
@@ -438,7 +445,7 @@ class Shim:
 
     def finish(self) -> None:
         """Once it is ending: kill what is over its time, and close the run when nothing is left."""
-        if self.state["phase"] not in {"stopping", "ended", "refused"}:
+        if self.state["phase"] not in ENDING:
             return
         left = living_descendants(self.pid)
         if left and boot_time_s() >= self.deadline_s:

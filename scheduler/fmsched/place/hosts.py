@@ -122,6 +122,14 @@ def bins_of(
         domain = topology.nodes[node].nvlink_domain if by_domain else ""
         found.setdefault((static.leaf_of[node], shape, state, domain, node if slow[shape] else -1), []).append(node)
     return tuple(
-        Bin(leaf, static.shapes[shape], static.uniform[shape], mask_indices(masks[nodes[0]]), domain, apart >= 0, tuple(nodes))
+        Bin(
+            leaf,
+            static.shapes[shape],
+            static.uniform[shape],
+            mask_indices(masks[nodes[0]]),
+            domain,
+            apart >= 0,
+            tuple(nodes),
+        )
         for (leaf, shape, _, domain, apart), nodes in found.items()
     )

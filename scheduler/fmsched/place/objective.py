@@ -30,9 +30,10 @@ from fmsched.catalogue import strength_tflops
 from fmsched.model.fabric import Topology
 from fmsched.model.hardware import GpuSpec, NodeShape
 from fmsched.model.job import Request, ResourceGroup
-from fmsched.model.placement import Objective, Placement, RankPlacement, Term
+from fmsched.model.placement import Objective, RankPlacement, Term
 from fmsched.model.snapshot import Snapshot
 
+LEFT_IN = "free GPUs left in its "
 LEVEL_NAMES = ("leaf groups", "pods", "cores")
 
 
@@ -62,7 +63,7 @@ class Ruler:
             "steps up in GPU strength",
             "GPUs that leave whole cells",
             "free GPUs left on its nodes",
-            *(f"free GPUs left in its {level}" for level in self.level_names),
+            *(LEFT_IN + level for level in self.level_names),
             "NVLink GB/s missing inside instances",
             "NVLink GB/s cut from free GPUs",
         )
@@ -216,13 +217,19 @@ def weights(maxima: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def objective(ruler: Ruler, maxima: Sequence[int], values: Sequence[int], bounds: Sequence[int]) -> Objective:
-    """The value of a placement and its proven bound; `bounds` is what no placement's terms come before, in order."""
+def objective(ruler: Ruler, maxima: Sequence[int], values: Sequence[int], bound: int | None) -> Objective:
+    """The value of a placement with its proven bound, a weighted sum of terms; None: the placement is proven best."""
     scale = weights(maxima)
     terms = tuple(Term(name, float(w), float(v)) for name, w, v in zip(ruler.names, scale, values, strict=True))
     value = sum(w * v for w, v in zip(scale, values, strict=True))
-    bound = sum(w * b for w, b in zip(scale, bounds, strict=True))
-    return Objective(float(value), _below(float(bound), float(value), proven=bound >= value), terms)
+    proven = bound is None or bound >= value
+    return Objective(float(value), _below(float(bound or 0), float(value), proven=proven), terms)
+
+
+def left_out(ruler: Ruler, maxima: Sequence[int], gpus: int) -> int:
+    """What the count model leaves out of the weighted sum: it counts free GPUs in touched domains before the job's are taken."""
+    scale = weights(maxima)
+    return sum(weight * gpus for weight, name in zip(scale, ruler.names, strict=True) if name.startswith(LEFT_IN))
 
 
 def _below(bound: float, value: float, *, proven: bool) -> float:
@@ -230,6 +237,3 @@ def _below(bound: float, value: float, *, proven: bool) -> float:
     if proven:
         return value
     return min(bound, float(np.nextafter(value, -np.inf)))
-
-
-__all__ = ["Objective", "Placement", "Ruler", "measure", "objective", "ruler_of", "terms_max", "weights"]

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from fmsched.model.job import Request, ResourceGroup
+from fmsched.model.job import Reach, Request, ResourceGroup
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import relations
 from fmsched.place.hosts import Bin, bins_of, free_masks, static_of
 from fmsched.place.objective import Ruler
 from fmsched.place.ways import Ways, ways_of
 from fmsched.place.zones import Zones, reaches_nobody, zones_of
+
+Spans = tuple[tuple[int, str], ...]  # (zone, multi-node NVLink domain; empty where it plays no part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Problem:
     bins: tuple[Bin, ...]
     ways: tuple[Ways, ...]
     group_zones: tuple[Zones | None, ...]
-    span_zones: tuple[tuple[tuple[tuple[int, str], ...], ...], ...]
+    span_zones: tuple[tuple[Spans, ...], ...]
     stages: tuple[StagePair, ...]
     masks: tuple[int, ...] = field(repr=False)
     leaf_free: tuple[int, ...] = field(repr=False)  # free GPUs by leaf group, avoided nodes included
@@ -52,7 +54,8 @@ def problem_of(snapshot: Snapshot, request: Request, ruler: Ruler) -> Problem:
     by_domain = any(group.gpus > 1 and relations.spans_only_by_nvlink(group) for group in request.groups)
     bins = bins_of(topology, masks, request.avoid_nodes, by_domain, _rate_asked(request))
     group_zones = tuple(
-        zones_of(topology, bins, reaches) if (reaches := relations.group_reaches(group)) else None for group in request.groups
+        zones_of(topology, bins, reaches) if (reaches := relations.group_reaches(group)) else None
+        for group in request.groups
     )
     stages = tuple(StagePair(a, b, zones_of(topology, bins, reaches)) for a, b, reaches in relations.stage_pairs(request))
     span_zones, spans_exact = _span_zones(snapshot, request, bins, group_zones)
@@ -86,28 +89,29 @@ def _rate_asked(request: Request) -> float:
 
 def _span_zones(
     snapshot: Snapshot, request: Request, bins: Sequence[Bin], group_zones: Sequence[Zones | None]
-) -> tuple[list[list[tuple[tuple[int, str], ...]]], bool]:
+) -> tuple[list[list[Spans]], bool]:
     """By group and bin: (zone, NVLink domain) pairs in which an instance with GPUs there may lie."""
-    found: list[list[tuple[tuple[int, str], ...]]] = []
+    found: list[list[Spans]] = []
     exact = True
     for g, group in enumerate(request.groups):
-        reaches = list(relations.instance_reaches(group))
+        reaches = [*relations.instance_reaches(group), *relations.group_reaches(group)]
         for a, b, between in relations.stage_pairs(request):
             reaches += between if g in (a, b) else ()
         zones = group_zones[g]
         if zones is None and reaches:
             zones = zones_of(snapshot.topology, bins, reaches)
-            if group.kind not in relations.BOUND_KINDS and not zones.disjoint and group.gpus > 1:
-                # Stages that span nodes on a fabric that is no tree: only those inside one zone are looked at.
-                exact = False
             exact = exact and zones.complete
+            if group.kind not in relations.BOUND_KINDS and not zones.disjoint and group.gpus > 1:
+                # A stage that spans nodes on a fabric where nearness does not pass on: not looked at.
+                exact = False
+                found.append([() for _ in bins])
+                continue
         found.append([_spans_from(group, item, zones.of_bin[b] if zones else (0,), reaches) for b, item in enumerate(bins)])
     return found, exact
 
 
-def _spans_from(group: ResourceGroup, item: Bin, zones: tuple[int, ...], reaches: Sequence[object]) -> tuple[tuple[int, str], ...]:
-    own = [group.reach] if group.reach is not None and (reaches or relations.group_reaches(group)) else []
-    if group.gpus == 1 or reaches_nobody(item, own):
+def _spans_from(group: ResourceGroup, item: Bin, zones: tuple[int, ...], reaches: Sequence[Reach]) -> Spans:
+    if group.gpus == 1 or reaches_nobody(item, reaches):
         return ()
     if not relations.spans_only_by_nvlink(group):
         return tuple((zone, "") for zone in zones)
@@ -116,7 +120,7 @@ def _spans_from(group: ResourceGroup, item: Bin, zones: tuple[int, ...], reaches
 
 
 def _ways(
-    request: Request, bins: Sequence[Bin], span_zones: Sequence[Sequence[tuple[tuple[int, str], ...]]], ruler: Ruler
+    request: Request, bins: Sequence[Bin], span_zones: Sequence[Sequence[Spans]], ruler: Ruler
 ) -> tuple[list[int], tuple[Ways, ...]]:
     """(bins that are of any use, their ways). Bins of one kind share the computation."""
     known: dict[tuple[object, ...], Ways] = {}
@@ -126,7 +130,9 @@ def _ways(
         state = len(item.free) if item.uniform else item.free
         key = (id(item.shape), state, bool(item.nvlink_domain), spans)
         if key not in known:
-            known[key] = ways_of(item.shape, item.uniform, item.free, bool(item.nvlink_domain), request.groups, spans, ruler)
+            known[key] = ways_of(
+                item.shape, item.uniform, item.free, bool(item.nvlink_domain), request.groups, spans, ruler
+            )
         if known[key].ways:
             kept.append(b)
             found.append(known[key])

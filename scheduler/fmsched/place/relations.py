@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from fmsched.model.fabric import UNREACHABLE_HOPS, Topology
 from fmsched.model.hardware import Node, NodeShape
@@ -34,7 +35,7 @@ def stage_pairs(request: Request) -> tuple[tuple[int, int, tuple[Reach, ...]], .
     """
     stages = [i for i, group in enumerate(request.groups) if group.kind is GroupKind.PIPELINE_PARALLEL]
     pairs = []
-    for a, b in zip(stages, stages[1:], strict=False):
+    for a, b in pairwise(stages):
         reaches = tuple(reach for i in (a, b) if (reach := request.groups[i].reach) is not None)
         if reaches:
             pairs.append((a, b, tuple(dict.fromkeys(reaches))))

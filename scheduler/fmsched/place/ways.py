@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from fmsched.model.hardware import GpuSpec, NodeShape
 from fmsched.model.job import ResourceGroup
@@ -66,7 +66,13 @@ def eligible(group: ResourceGroup, spec: GpuSpec) -> bool:
 
 
 def ways_of(
-    shape: NodeShape, uniform: bool, free: tuple[int, ...], domain: bool, groups: Sequence[ResourceGroup], spans: Sequence[bool], ruler: Ruler
+    shape: NodeShape,
+    uniform: bool,
+    free: tuple[int, ...],
+    domain: bool,
+    groups: Sequence[ResourceGroup],
+    spans: Sequence[bool],
+    ruler: Ruler,
 ) -> Ways:
     """All ways to use a node of `shape` with `free` GPUs.
 
@@ -79,13 +85,20 @@ def ways_of(
 
 
 def _uniform_ways(
-    shape: NodeShape, free: tuple[int, ...], domain: bool, groups: Sequence[ResourceGroup], spans: Sequence[bool], ruler: Ruler
+    shape: NodeShape,
+    free: tuple[int, ...],
+    domain: bool,
+    groups: Sequence[ResourceGroup],
+    spans: Sequence[bool],
+    ruler: Ruler,
 ) -> Ways:
     spec = shape.gpus[0]
     pair = shape.nvlink[0][1] if len(shape.gpus) > 1 else 0.0
     sizes: dict[tuple[int, bool, int], list[int]] = {}
     for g, group in enumerate(groups):
-        linked = group.gpus == 1 or (pair >= group.min_nvlink_gbytes_per_s and (pair > 0 or domain or not stays_in_domain(group)))
+        linked = group.gpus == 1 or (
+            pair >= group.min_nvlink_gbytes_per_s and (pair > 0 or domain or not stays_in_domain(group))
+        )
         if not eligible(group, spec):
             continue
         if linked and group.gpus <= len(free):
@@ -100,8 +113,10 @@ def _uniform_ways(
         for (size, fragment, _), of in sorted(sizes.items(), reverse=True)
     )
     whole = sorted({item.size for item in items if not item.fragment} | {1 for item in items if item.fragment})
-    chain = all(b % a == 0 for a, b in zip(whole, whole[1:], strict=False))
-    limited = any(item.fragment and item.size < min(len(free), min(groups[g].gpus - 1 for g in item.groups)) for item in items)
+    chain = all(b % a == 0 for a, b in pairwise(whole))
+    limited = any(
+        item.fragment and item.size < min(len(free), *(groups[g].gpus - 1 for g in item.groups)) for item in items
+    )
     if not items:
         return Ways((), (), chain=True)
     if chain and not limited:
@@ -120,16 +135,14 @@ def _uniform_way(shape: NodeShape, free: tuple[int, ...], taken: int, ruler: Rul
     return Way(taken, strength, cells_lost(len(shape.gpus), len(free), taken), after, 0, cut, counts)
 
 
-def _mixtures(shape: NodeShape, free: tuple[int, ...], items: tuple[Item, ...], groups: Sequence[ResourceGroup], ruler: Ruler) -> tuple[Way, ...]:
+def _mixtures(
+    shape: NodeShape, free: tuple[int, ...], items: tuple[Item, ...], groups: Sequence[ResourceGroup], ruler: Ruler
+) -> tuple[Way, ...]:
     found: list[tuple[int, ...]] = [()]
     for item in items:
         step = 1 if item.fragment else item.size
         top = item.size * len(item.groups) if item.fragment else len(free)
-        found = [
-            (*counts, n)
-            for counts in found
-            for n in range(min(top, len(free) - _gpus(items, counts)) // step + 1)
-        ]
+        found = [(*counts, n) for counts in found for n in range(min(top, len(free) - _gpus(items, counts)) // step + 1)]
     mixed = sorted((counts for counts in found if any(counts)), key=lambda counts: (_gpus(items, counts), counts))
     return tuple(_uniform_way(shape, free, _gpus(items, counts), ruler, counts) for counts in mixed)
 
@@ -139,7 +152,12 @@ def _gpus(items: Sequence[Item], counts: Sequence[int]) -> int:
 
 
 def _uneven_ways(
-    shape: NodeShape, free: tuple[int, ...], domain: bool, groups: Sequence[ResourceGroup], spans: Sequence[bool], ruler: Ruler
+    shape: NodeShape,
+    free: tuple[int, ...],
+    domain: bool,
+    groups: Sequence[ResourceGroup],
+    spans: Sequence[bool],
+    ruler: Ruler,
 ) -> Ways:
     found: dict[tuple[int, bool, str, int, tuple[int, ...]], list[int]] = {}
     exact = True
@@ -153,7 +171,9 @@ def _uneven_ways(
             if pieces:
                 # Each group has its own: a fragment is one set, and two groups' fragments are two.
                 found[min(group.gpus - 1, len(mine)), True, model, g, pieces] = [g]
-                exact = exact and (group.min_nvlink_gbytes_per_s <= 0 or _linked(shape, mine, group.min_nvlink_gbytes_per_s))
+                exact = exact and (
+                    group.min_nvlink_gbytes_per_s <= 0 or _linked(shape, mine, group.min_nvlink_gbytes_per_s)
+                )
     items = tuple(
         Item(size, fragment, model, _spec_of(shape, model), tuple(of), 0, sets)
         for (size, fragment, model, _, sets), of in sorted(found.items(), key=lambda entry: (-entry[0][0], entry[0][1:]))
@@ -198,7 +218,9 @@ def _fragment_sets(shape: NodeShape, gpus: tuple[int, ...], group: ResourceGroup
 Carried = tuple[tuple[int, int], ...]  # (item, GPU mask) of each thing on the node
 
 
-def _enumerate(shape: NodeShape, items: tuple[Item, ...], ruler: Ruler) -> tuple[dict[tuple[tuple[int, ...], int], tuple[int, Carried]], bool]:
+def _enumerate(
+    shape: NodeShape, items: tuple[Item, ...], ruler: Ruler
+) -> tuple[dict[tuple[tuple[int, ...], int], tuple[int, Carried]], bool]:
     """By (counts, GPUs used): the least NVLink that is missing, and what is carried where. Also: whether all sets were kept."""
     states: dict[tuple[tuple[int, ...], int], tuple[int, Carried]] = {((0,) * len(items), 0): (0, ())}
     complete = True
@@ -230,7 +252,9 @@ def _short(shape: NodeShape, gpus: int, ruler: Ruler) -> int:
     return sum(ruler.best_pair - pair_gbytes_per_s(shape, i, j) for i, j in combinations(chosen, 2))
 
 
-def _thinned(states: Mapping[tuple[tuple[int, ...], int], tuple[int, Carried]]) -> dict[tuple[tuple[int, ...], int], tuple[int, Carried]]:
+def _thinned(
+    states: Mapping[tuple[tuple[int, ...], int], tuple[int, Carried]],
+) -> dict[tuple[tuple[int, ...], int], tuple[int, Carried]]:
     """The best SETS_MAX // 2 by missing NVLink, and the best of each count whatever its rank."""
     order = sorted(states.items(), key=lambda entry: (entry[1][0], entry[0]))
     kept = dict(order[: SETS_MAX // 2])
@@ -243,7 +267,11 @@ def _thinned(states: Mapping[tuple[tuple[int, ...], int], tuple[int, Carried]]) 
 
 
 def _best_ways(
-    shape: NodeShape, free: tuple[int, ...], items: tuple[Item, ...], carried: Mapping[tuple[tuple[int, ...], int], tuple[int, Carried]], ruler: Ruler
+    shape: NodeShape,
+    free: tuple[int, ...],
+    items: tuple[Item, ...],
+    carried: Mapping[tuple[tuple[int, ...], int], tuple[int, Carried]],
+    ruler: Ruler,
 ) -> tuple[Way, ...]:
     sizes = {spec.model: sum(other.model == spec.model for other in shape.gpus) for spec in shape.gpus}
     before = {model: sum(shape.gpus[i].model == model for i in free) for model in sizes}

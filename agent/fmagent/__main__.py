@@ -1,0 +1,172 @@
+"""fm-agent: puts the parts together and runs them. SIGTERM and SIGINT end the agent and leave every rank running: the next agent
+adopts them. To stop ranks, drain the node or cancel the job."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fmproto import __version__
+
+from fmagent.config import AgentConfig, ConfigError, arguments_of, load
+
+if TYPE_CHECKING:
+    from fmproto.etcd import Etcd
+
+    from fmagent.devices.port import Devices
+    from fmagent.register import Log
+
+# For streams under way when the agent ends, seconds.
+SERVER_GRACE_S = 0.2
+EXIT_USAGE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = arguments_of(sys.argv[1:] if argv is None else argv)
+    if arguments.version:
+        print(f"fm-agent {__version__}")
+        return 0
+    try:
+        config = load(arguments)
+        return asyncio.run(run(config))
+    except (ConfigError, ValueError, OSError) as error:
+        print(f"fm-agent: {error}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def make_log(level: str) -> Log:
+    import structlog
+
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+    log: Log = structlog.get_logger()
+    return log
+
+
+def make_devices(config: AgentConfig) -> Devices:
+    """Raises ValueError and OSError for a description that cannot be used."""
+    if config.hardware:
+        from fmagent.devices.described import DescribedDevices
+
+        return DescribedDevices(Path(config.hardware), config.node)
+    from fmagent.devices.real import RealDevices
+
+    return RealDevices(config.node, config.nvml_timeout_s, config.socket_interface, Path(config.state_dir) / "gpus.pb")
+
+
+def make_store(config: AgentConfig) -> Etcd:
+    from fmproto.etcd import Etcd, Tls
+
+    etcd = config.etcd
+    tls = None
+    if etcd.ca:
+        tls = Tls(Path(etcd.ca), Path(etcd.cert) if etcd.cert else None, Path(etcd.key) if etcd.key else None)
+    options: dict[str, Any] = {}
+    if etcd.user:
+        options = {"user": etcd.user, "password": Path(etcd.password_file).read_text(encoding="utf-8").strip()}
+    return Etcd(etcd.endpoints, tls=tls, **options)
+
+
+async def run(config: AgentConfig) -> int:
+    """Until a signal. Raises OSError where the state directory or the address cannot be used."""
+    from fmagent import systemd
+    from fmagent.logs import AgentServicer, serve
+    from fmagent.loop import AgentLoop, AgentSettings
+    from fmagent.runner.lock import hold_state_dir
+    from fmagent.runner.process import ProcessLimits, ProcessRunner
+
+    state_dir = Path(config.state_dir)
+    session = secrets.token_hex(8)
+    log = make_log(config.log_level)
+    limits = ProcessLimits(
+        port_first=config.port_first,
+        port_last=config.port_last,
+        fence_after_s=config.fence_after_s,
+        fence_grace_s=config.fence_grace_s,
+        log_retention_s=config.log_retention_s,
+        log_runs_max=config.log_runs_max,
+        disk_free_min_bytes=config.disk_free_min_mb * 1024 * 1024,
+    )
+    with hold_state_dir(state_dir):
+        devices = make_devices(config)
+        runner = ProcessRunner(state_dir, config.node, limits)
+        kv = make_store(config)
+        served = await serve(AgentServicer(runner, config.node, session), config.listen)
+        host = config.address or await reachable_address(devices)
+        settings = AgentSettings(
+            node=config.node,
+            session=session,
+            agent_address=config.advertise or f"{host}:{served.port}",
+            address=config.address,
+            socket_interface=config.socket_interface,
+            version=__version__,
+            labels=tuple(config.labels.items()),
+            period_s=config.period_s,
+            fence_after_s=config.fence_after_s,
+            fence_grace_s=config.fence_grace_s,
+        )
+        agent = AgentLoop(kv, devices, runner, settings, log)
+        work = asyncio.create_task(agent.run())
+        announce = asyncio.create_task(tell_systemd(agent, served, log, settings.node))
+        try:
+            await ended_by_signal(work)
+        finally:
+            systemd.notify("STOPPING=1")
+            for task in (work, announce):
+                task.cancel()
+            await asyncio.gather(work, announce, return_exceptions=True)
+            await served.stop(SERVER_GRACE_S)
+            await kv.close()
+            await devices.close()
+            await runner.close()
+    return 0
+
+
+async def reachable_address(devices: Devices) -> str:
+    inventory, _ = await devices.observe()
+    return inventory.address or "127.0.0.1"
+
+
+async def ended_by_signal(work: asyncio.Task[None]) -> None:
+    """Returns at SIGTERM or SIGINT; raises what `work` ended with."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    waiter = asyncio.create_task(told.wait())
+    await asyncio.wait({work, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    if work.done():
+        work.result()
+
+
+async def tell_systemd(agent: Any, served: Any, log: Log, node: str) -> None:
+    from fmagent import systemd
+
+    await agent.ready.wait()
+    await served.ready()
+    systemd.notify("READY=1")
+    log.info("ready", node=node, port=served.port)
+    period_s = systemd.watchdog_s()
+    steps = -1
+    while period_s > 0:  # ends with the agent
+        if agent.steps != steps:
+            steps = agent.steps
+            systemd.notify("WATCHDOG=1")
+        await asyncio.sleep(period_s)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

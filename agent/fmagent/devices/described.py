@@ -1,0 +1,71 @@
+"""A node out of a Cluster file instead of NVML: `fm-agent --hardware FILE`. The file is read again when it changes, so that a fault
+written to it is seen within one period."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fmproto.described import describe_node
+from fmproto.v1 import hardware_pb2 as pb
+
+from fmagent.devices.host import host_facts, network_of
+
+
+class DescribedDevices:
+    """Satisfies devices.port.Devices. The host's own facts are real; GPUs and adapters are the description's.
+
+    Raises ValueError where the file cannot be read or does not describe the node; later, such a file changes nothing but the
+    health: every GPU is FAILED, with what is wrong, until the file is right again.
+    """
+
+    def __init__(self, path: Path, node: str) -> None:
+        self._path = path
+        self._node = node
+        self._stamp: tuple[int, int, int] | None = None
+        self._read()
+
+    async def observe(self) -> tuple[pb.Inventory, pb.Health]:
+        try:
+            self._read()
+        except (OSError, ValueError) as error:
+            return _copy(self._inventory), _all_failed(self._inventory, f"{self._path}: {error}")
+        return _copy(self._inventory), _copy_health(self._health)
+
+    async def holders(self, uuids: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        """Nobody: described GPUs have no processes."""
+        return dict.fromkeys(uuids, ())
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+    def _read(self) -> None:
+        status = self._path.stat()
+        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if stamp == self._stamp:
+            return
+        inventory, health = describe_node(self._path.read_text(encoding="utf-8"), self._node)
+        inventory.host.CopyFrom(host_facts())
+        network = network_of(inventory.host.interfaces)
+        inventory.address = inventory.address or network.address
+        inventory.socket_interface = inventory.socket_interface or network.interface
+        self._inventory, self._health, self._stamp = inventory, health, stamp
+
+
+def _copy(inventory: pb.Inventory) -> pb.Inventory:
+    copy = pb.Inventory()
+    copy.CopyFrom(inventory)
+    return copy
+
+
+def _copy_health(health: pb.Health) -> pb.Health:
+    copy = pb.Health()
+    copy.CopyFrom(health)
+    return copy
+
+
+def _all_failed(inventory: pb.Inventory, reason: str) -> pb.Health:
+    return pb.Health(
+        node=inventory.node,
+        gpus=[pb.DeviceHealth(device=gpu.uuid, state=pb.HEALTH_STATE_FAILED, reason=reason) for gpu in inventory.gpus],
+    )

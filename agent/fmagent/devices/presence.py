@@ -1,0 +1,89 @@
+"""Which GPUs a node has, over time: one that vanishes or cannot even say who it is stays known, and FAILED, until an operator removes
+the record (STATE_DIR/gpus.pb). Numbers stay too: a GPU's index is its place in PCI order among all known ones, which is NVML's own
+index while none is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from fmproto.v1 import hardware_pb2 as pb
+
+from fmagent.devices.nvml import GpuReading, Reading
+
+MISSING = "missing: NVML no longer lists it"
+
+
+class Presence:
+    """`path` keeps the record over restarts; None: only in memory."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._known: dict[str, pb.Gpu] = {}
+        if path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                record = pb.Inventory.FromString(path.read_bytes())
+                self._known = {gpu.uuid: gpu for gpu in record.gpus}
+
+    def merge(self, reading: Reading) -> tuple[list[pb.Gpu], list[pb.DeviceHealth], list[pb.NvLinkPair]]:
+        """All known GPUs in index order, the health of each, and the reading's NVLinks by these indices."""
+        named, errors = self._identify(reading.gpus)
+        known = dict(self._known)
+        for gpu in named.values():
+            # A GPU that failed half way says less than it did before.
+            if gpu.uuid not in known or not errors[gpu.uuid]:
+                known[gpu.uuid] = gpu
+        ordered = sorted(known.values(), key=lambda gpu: (gpu.pci_address, gpu.index, gpu.uuid))
+        nvml_index = {gpu.index: gpu.uuid for gpu in named.values()}
+        gpus = []
+        for place, gpu in enumerate(ordered):
+            copy = pb.Gpu()
+            copy.CopyFrom(gpu)
+            copy.index = place
+            gpus.append(copy)
+        self._keep({gpu.uuid: gpu for gpu in gpus})
+        place_of = {gpu.uuid: gpu.index for gpu in gpus}
+        health = []
+        for gpu in gpus:
+            error = reading.error or errors.get(gpu.uuid, MISSING)
+            state = pb.HEALTH_STATE_FAILED if error else pb.HEALTH_STATE_OK
+            health.append(pb.DeviceHealth(device=gpu.uuid, state=state, reason=error))
+        links = [
+            pb.NvLinkPair(
+                gpu_a=place_of[nvml_index[link.gpu_a]],
+                gpu_b=place_of[nvml_index[link.gpu_b]],
+                gbytes_per_s=link.gbytes_per_s,
+            )
+            for link in reading.nvlinks
+        ]
+        return gpus, health, links
+
+    def _identify(self, readings: Sequence[GpuReading]) -> tuple[dict[str, pb.Gpu], dict[str, str]]:
+        """uuid → the GPU as read, and its error. One without a UUID is the known one of its index that nobody else is."""
+        named = {reading.gpu.uuid: reading.gpu for reading in readings if reading.gpu.uuid}
+        errors = {reading.gpu.uuid: reading.error for reading in readings if reading.gpu.uuid}
+        for reading in readings:
+            if reading.gpu.uuid:
+                continue
+            index = reading.gpu.index
+            mute = [gpu for gpu in self._known.values() if gpu.index == index and gpu.uuid not in named]
+            if mute:
+                named[mute[0].uuid], errors[mute[0].uuid] = mute[0], reading.error
+            else:
+                reading.gpu.uuid = f"unknown-{index}"
+                named[reading.gpu.uuid], errors[reading.gpu.uuid] = reading.gpu, reading.error
+        return named, errors
+
+    def _keep(self, known: dict[str, pb.Gpu]) -> None:
+        # One that never said who it is would stay as a second GPU once it does.
+        lasting = {uuid: gpu for uuid, gpu in known.items() if not uuid.startswith("unknown-")}
+        if lasting == self._known:
+            return
+        self._known = lasting
+        if self._path is not None:
+            temporary = self._path.with_suffix(".new")
+            with contextlib.suppress(OSError):  # kept in memory; written with the next change
+                temporary.write_bytes(pb.Inventory(gpus=list(lasting.values())).SerializeToString())
+                temporary.replace(self._path)

@@ -1,0 +1,85 @@
+"""fmctl's exit codes, and how an error becomes one with a line on stderr. Nothing else ends the program."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from fmclient.errors import FmschedError
+
+DONE = 0
+FAILED = 1
+USAGE = 2  # or an invalid manifest
+NOT_FOUND = 3
+CANNOT_BE_PLACED = 4
+UNREACHABLE = 5
+INTERRUPTED = 128 + 2  # as a shell reports SIGINT
+BROKEN_PIPE = 128 + 13  # as a shell reports SIGPIPE
+
+
+def complain(message: str) -> None:
+    """To stderr, as it stands: no markup is read into it."""
+    typer.echo(message, err=True)
+
+
+def fail(message: str, code: int = FAILED) -> typer.Exit:
+    """For `raise fail(...)`."""
+    complain(message)
+    return typer.Exit(code)
+
+
+def report(error: FmschedError) -> int:
+    """Says what went wrong, with reasons where there are any; the exit code."""
+    from fmclient import errors
+    from fmclient.cli.why import why_lines
+
+    complain(f"fmctl: {error}")
+    match error:
+        case errors.CannotBePlaced():
+            for line in why_lines(error.why):
+                complain(f"  {line}")
+            return CANNOT_BE_PLACED
+        case errors.InvalidManifest() | errors.InvalidArgument():
+            return USAGE
+        case errors.NotFound():
+            return NOT_FOUND
+        case errors.StillWaiting():
+            return FAILED
+        case errors.Unreachable():
+            complain("fmctl: is fm-scheduler running there? --server HOST:PORT or FMSCHED_SERVER names it")
+            return UNREACHABLE
+        case errors.DeadlineExceeded():
+            return UNREACHABLE
+        case _:
+            return FAILED
+
+
+class Commands(TyperGroup):
+    """The root group: what any command raises ends here, in the terminal and in tests alike."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # a reader that has gone must show here, not at the interpreter's end
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            _forget_stdout()
+            raise typer.Exit(BROKEN_PIPE) from None
+        except Exception as error:
+            from fmclient.errors import FmschedError
+
+            if isinstance(error, FmschedError):
+                raise typer.Exit(report(error)) from error
+            raise
+        return result
+
+
+def _forget_stdout() -> None:
+    """Python flushes stdout once more when it ends; that must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

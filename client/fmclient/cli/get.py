@@ -1,0 +1,222 @@
+"""fmctl get: lists, and what changes in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fmclient.cli.exits import NOT_FOUND, fail
+from fmclient.cli.options import OutputOption, ServerOption, TimeoutOption, WatchOption, connect
+from fmclient.cli.output import Column, Output, Table, print_data, say, to_data
+
+if TYPE_CHECKING:
+    from fmproto.v1.job_pb2 import JobEvent
+    from fmproto.v1.scheduler_pb2 import Job, JobChange, Node
+
+# The service has no stream of nodes: -w asks again, and prints what differs.
+NODES_POLL_S = 2.0
+
+app = typer.Typer(no_args_is_help=True, help="List jobs, nodes, GPUs or events.")
+NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these.")]
+
+
+@app.command("job", hidden=True)
+@app.command("jobs")
+def jobs(
+    ctx: typer.Context,
+    names: NamesArgument = None,
+    live: Annotated[bool, typer.Option("--live", help="Leave out jobs that have ended.")] = False,
+    output: OutputOption = Output.TABLE,
+    watch: WatchOption = False,
+    server: ServerOption = None,
+    timeout_s: TimeoutOption = None,
+) -> None:
+    """Jobs with state, size, nodes and place in the queue; -o wide says why they wait."""
+    from fmclient.cli.jobs import COLUMNS, row
+
+    printer = _Printer(output, COLUMNS, lambda job: row(job, _now_ms()), lambda job: str(job.spec.id))
+    with connect(ctx, server, timeout_s) as client:
+        found = client.list(live_only=live)
+        if names:
+            _require(names, {job.spec.id for job in found} | {job.spec.name for job in found}, "job")
+        printer.first([job for job in found if _named(job, names)])
+        if watch:
+            known = {job.spec.id: job for job in found}
+            for change in client.watch():
+                if _is_news(change, known) and _named(change.job, names):
+                    printer.more(change.job, deleted=change.deleted)
+
+
+@app.command("node", hidden=True)
+@app.command("nodes")
+def nodes(
+    ctx: typer.Context,
+    names: NamesArgument = None,
+    output: OutputOption = Output.TABLE,
+    watch: WatchOption = False,
+    server: ServerOption = None,
+    timeout_s: TimeoutOption = None,
+) -> None:
+    """Nodes with state, GPUs in all and free, and what is wrong with them."""
+    from fmclient.cli.nodes import NODE_COLUMNS, node_row
+
+    printer = _Printer(output, NODE_COLUMNS, node_row, lambda node: str(node.name))
+    with connect(ctx, server, timeout_s) as client:
+        _poll(printer, lambda: _nodes(client.nodes().nodes, names), watch)
+
+
+@app.command("gpu", hidden=True)
+@app.command("gpus")
+def gpus(
+    ctx: typer.Context,
+    names: NamesArgument = None,
+    output: OutputOption = Output.TABLE,
+    watch: WatchOption = False,
+    server: ServerOption = None,
+    timeout_s: TimeoutOption = None,
+) -> None:
+    """Every GPU with its holder or fault; NAME is a node."""
+    from fmclient.cli.nodes import GPU_COLUMNS, gpu_row, gpu_views
+
+    printer = _Printer(
+        output, GPU_COLUMNS, lambda pair: gpu_row(*pair), lambda pair: f"{pair[0].name}/{pair[1].gpu.index}", _gpu_data
+    )
+    with connect(ctx, server, timeout_s) as client:
+        _poll(printer, lambda: [(n, v) for n in _nodes(client.nodes().nodes, names) for v in gpu_views(n)], watch)
+
+
+@app.command("event", hidden=True)
+@app.command("events")
+def events(
+    ctx: typer.Context,
+    names: NamesArgument = None,
+    output: OutputOption = Output.TABLE,
+    watch: WatchOption = False,
+    server: ServerOption = None,
+    timeout_s: TimeoutOption = None,
+) -> None:
+    """What happened to jobs, oldest first; NAME is a job."""
+    columns = (Column("AGE", right=True), Column("JOB"), Column("ATTEMPT", right=True), Column("STATE"), Column("REASON"))
+    printer = _Printer(output, columns, lambda pair: _event_row(*pair), lambda pair: str(pair[0]), _event_data)
+    with connect(ctx, server, timeout_s) as client:
+        found = [job for job in client.list() if _named(job, names)]
+        pairs = [(job.spec.id, event) for job in found for event in job.status.events]
+        printer.first(sorted(pairs, key=lambda pair: pair[1].at_ms))
+        if watch:
+            shown = {job.spec.id: _last_event_ms(job) for job in found}
+            for change in client.watch():
+                for pair in _new_events(change, shown) if _named(change.job, names) else ():
+                    printer.more(pair)
+
+
+class _Printer:
+    """One list in the asked form, and what is added to it later."""
+
+    def __init__(
+        self,
+        output: Output,
+        columns: Sequence[Column],
+        row: Callable[[Any], tuple[str, ...]],
+        name: Callable[[Any], str],
+        data: Callable[[Any], dict[str, Any]] = to_data,
+    ) -> None:
+        self._output, self._row, self.name, self._data = output, row, name, data
+        self._table = Table(columns, wide=output is Output.WIDE)
+
+    def first(self, items: Sequence[Any]) -> None:
+        if self._output is Output.NAME:
+            for item in items:
+                say(self.name(item))
+        elif self._output in (Output.JSON, Output.YAML):
+            print_data({"items": [self._data(item) for item in items]}, self._output)
+        else:
+            self._table.print([self._row(item) for item in items])
+
+    def more(self, item: Any, deleted: bool = False) -> None:
+        if self._output is Output.NAME:
+            say(self.name(item))
+        elif self._output in (Output.JSON, Output.YAML):
+            print_data(self._data(item) | ({"deleted": True} if deleted else {}), self._output, line=True)
+        elif deleted:
+            say(f"{self.name(item)}  deleted")
+        else:
+            self._table.print([self._row(item)])
+
+
+def _poll(printer: _Printer, load: Callable[[], list[Any]], watch: bool) -> None:
+    items = load()
+    printer.first(items)
+    known = {printer.name(item): str(item) for item in items}
+    while watch:  # until Ctrl-C
+        time.sleep(NODES_POLL_S)
+        items = load()
+        for item in items:
+            if known.get(printer.name(item)) != str(item):
+                printer.more(item)
+        known = {printer.name(item): str(item) for item in items}
+
+
+def _nodes(found: Iterable[Node], names: list[str] | None) -> list[Node]:
+    listed = sorted(found, key=lambda node: node.name)
+    if not names:
+        return listed
+    _require(names, {node.name for node in listed}, "node")
+    return [node for node in listed if node.name in names]
+
+
+def _require(names: list[str], present: set[str], noun: str) -> None:
+    for name in names:
+        if name not in present:
+            raise fail(f"fmctl: no {noun} {name}", NOT_FOUND)
+
+
+def _named(job: Job, names: list[str] | None) -> bool:
+    return not names or job.spec.id in names or job.spec.name in names
+
+
+def _is_news(change: JobChange, known: dict[str, Job]) -> bool:
+    """Whether a watch tells something that is not on the screen; notes it."""
+    job = change.job.spec.id
+    if change.deleted:
+        known.pop(job, None)
+        return True
+    news = known.get(job) != change.job
+    known[job] = change.job
+    return news
+
+
+def _last_event_ms(job: Job) -> int:
+    return max((event.at_ms for event in job.status.events), default=0)
+
+
+def _new_events(change: JobChange, shown: dict[str, int]) -> Iterator[tuple[str, JobEvent]]:
+    job = change.job
+    after_ms = shown.get(job.spec.id, 0)
+    shown[job.spec.id] = max(after_ms, _last_event_ms(job))
+    for event in job.status.events:
+        if event.at_ms > after_ms:
+            yield job.spec.id, event
+
+
+def _event_row(job: str, event: JobEvent) -> tuple[str, ...]:
+    from fmclient.cli.human import age
+    from fmclient.states import words
+
+    attempt = str(event.attempt) if event.attempt else "-"
+    return age(event.at_ms, _now_ms()), job, attempt, words(event.state), event.reason or "-"
+
+
+def _event_data(pair: tuple[str, JobEvent]) -> dict[str, Any]:
+    return {"job": pair[0], **to_data(pair[1])}
+
+
+def _gpu_data(pair: tuple[Node, Any]) -> dict[str, Any]:
+    node, view = pair
+    return {"node": node.name, "state": view.state, "job": view.job, "reason": view.reason, **to_data(view.gpu)}
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

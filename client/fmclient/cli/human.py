@@ -1,0 +1,42 @@
+"""Numbers and times as people read them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+
+
+def age(since_ms: int, now_ms: int) -> str:
+    """ "12s", "3m10s", "5h2m", "4d7h"; "-" for a time that is not set. A clock that runs behind gives "0s"."""
+    if since_ms <= 0:
+        return "-"
+    seconds = max(0, now_ms - since_ms) // 1000
+    for unit_s, unit, part_s, part in ((DAY_S, "d", HOUR_S, "h"), (HOUR_S, "h", MINUTE_S, "m"), (MINUTE_S, "m", 1, "s")):
+        if seconds >= unit_s:
+            rest = seconds % unit_s // part_s
+            return f"{seconds // unit_s}{unit}" + (f"{rest}{part}" if rest else "")
+    return f"{seconds}s"
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 GPU", "8 GPUs"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """ "0-3,7" of 0, 1, 2, 3, 7; "-" of none."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts) or "-"
+
+
+def few(names: Iterable[str], shown_max: int = 3) -> str:
+    """ "n1,n2,n3 and 5 more"; "-" of none."""
+    listed = list(names)
+    more = f" and {len(listed) - shown_max} more" if len(listed) > shown_max else ""
+    return (",".join(listed[:shown_max]) + more) or "-"

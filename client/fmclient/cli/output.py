@@ -1,0 +1,130 @@
+"""How results reach stdout: tables for people, JSON, YAML or names for programs. stderr is written by exits.complain alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from rich.console import Console
+
+# Not a terminal: nothing may be folded or cut, since programs read lines.
+PIPE_WIDTH = 100_000
+
+_STYLE_OF = {
+    "running": "green", "ready": "green", "free": "green", "succeeded": "green", "placed": "cyan", "preparing": "cyan",
+    "waiting": "yellow", "recovering": "yellow", "stopping": "yellow", "drained": "yellow", "draining": "yellow",
+    "failed": "red", "lost": "red", "unreachable": "red", "absent": "red", "cancelled": "dim",
+}  # fmt: skip
+
+
+class Output(StrEnum):
+    """-o of the commands that list."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+class Form(StrEnum):
+    """-o of the commands that answer with one thing."""
+
+    TEXT = "text"
+    JSON = "json"
+    YAML = "yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`wide`: shown by -o wide only."""
+
+    title: str
+    wide: bool = False
+    right: bool = False
+
+
+def console() -> Console:
+    """For stdout as it is now: colours only on a terminal and without NO_COLOR, folding only on a terminal."""
+    from rich.console import Console
+
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # exits.Commands ends it quietly, with its own code
+
+    found = Quiet(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    return (
+        found if found.is_terminal else Quiet(file=sys.stdout, highlight=False, markup=False, emoji=False, width=PIPE_WIDTH)
+    )
+
+
+def say(line: str = "") -> None:
+    typer.echo(line)
+
+
+def state_style(words: str) -> str:
+    return _STYLE_OF.get(words.split(" ", maxsplit=1)[0].rstrip(","), "")
+
+
+class Table:
+    """Rows under titles, of fixed widths once the first rows are out, so that rows which a watch adds later stay in line."""
+
+    def __init__(self, columns: Sequence[Column], wide: bool) -> None:
+        self._columns = columns
+        self._shown = [place for place, column in enumerate(columns) if wide or not column.wide]
+        self._widths = [len(columns[place].title) for place in self._shown]
+        self._titled = False
+
+    def print(self, rows: Sequence[Sequence[str]]) -> None:
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        cells = [[row[place] for place in self._shown] for row in rows]
+        table = RichTable(box=None, pad_edge=False, show_header=not self._titled, header_style="bold", padding=(0, 2, 0, 0))
+        for place, position in enumerate(self._shown):
+            self._widths[place] = max([self._widths[place], *(len(row[place]) for row in cells)])
+            column, last = self._columns[position], place == len(self._shown) - 1
+            # The last column alone may fold: it holds the sentence.
+            table.add_column(
+                column.title,
+                min_width=0 if last else self._widths[place],
+                justify="right" if column.right else "left",
+                no_wrap=not last,
+                overflow="fold" if last else "ignore",
+            )
+        for row in cells:
+            table.add_row(*(Text(cell, style=state_style(cell)) for cell in row))
+        self._titled = True
+        console().print(table)
+
+
+def to_data(message: Message) -> dict[str, Any]:
+    """protobuf's own JSON form: lowerCamelCase, 64-bit integers as strings, unset fields with their defaults."""
+    from google.protobuf.json_format import MessageToDict
+
+    return MessageToDict(message, always_print_fields_with_no_presence=True)
+
+
+def print_data(data: Any, form: str, *, line: bool = False) -> None:
+    """`form`: json or yaml. `line`: one JSON object a line, or one YAML document, for streams."""
+    if form == Form.YAML:
+        from ruamel.yaml import YAML
+
+        yaml = YAML(typ="safe", pure=True)
+        yaml.default_flow_style = False
+        yaml.width = PIPE_WIDTH
+        if line:
+            sys.stdout.write("---\n")
+        yaml.dump(data, sys.stdout)
+    else:
+        import json
+
+        sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=None if line else 2) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,96 @@
+"""fmctl plan."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from fmclient.cli.exits import CANNOT_BE_PLACED, DONE, USAGE, fail
+from fmclient.cli.files import STDIN, naming, read
+from fmclient.cli.offline import offline
+from fmclient.cli.options import FormOption, ManifestOption, ServerOption, TimeoutOption, connect
+from fmclient.cli.output import Form, print_data, say
+
+VERDICTS = {"placed": "can be placed now", "waits": "has to wait", "never": "can never run on this cluster"}
+
+
+def plan(
+    ctx: typer.Context,
+    file: ManifestOption,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="FILE", help="Against this Cluster file, with no service; else the live one."),
+    ] = None,
+    output: FormOption = Form.TEXT,
+    server: ServerOption = None,
+    timeout_s: TimeoutOption = None,
+) -> None:
+    """Say where a job would go, and commit nothing. Exit 4 where it would wait, or can never run."""
+    if cluster == STDIN == file:
+        raise fail("fmctl: -f and --cluster cannot both be -: standard input is one file", USAGE)
+    source = read(file)
+    if cluster is not None:
+        target = read(cluster)
+        found = offline("plan", source.raw, source.where, target.raw, target.where)
+    else:
+        with connect(ctx, server, timeout_s) as client, naming(source.where):
+            found = client.plan(source.raw)
+    if output is Form.TEXT:
+        for line in plan_lines(found):
+            say(line)
+    else:
+        print_data(found, output)
+    raise typer.Exit(DONE if found.get("verdict") == "placed" else CANNOT_BE_PLACED)
+
+
+def plan_lines(found: dict[str, Any]) -> list[str]:
+    """The object of `-o json`, for people."""
+    from fmclient.cli.why import why_lines, why_of
+
+    verdict = str(found.get("verdict"))
+    lines = [f"{found.get('job')}: {VERDICTS.get(verdict, verdict)}"]
+    lines += [f"  {line}" for line in why_lines(why_of(each) for each in found.get("why") or ())]
+    ranks = found.get("ranks") or []
+    lines += rank_lines(ranks)
+    if ranks and found.get("objective"):
+        lines += objective_lines(found["objective"])
+    lines += _fact_lines("solve", found.get("solve")) + _fact_lines("predicted", found.get("predicted"))
+    return lines
+
+
+def rank_lines(ranks: list[dict[str, Any]]) -> list[str]:
+    """A line for each node and group: which GPUs, which ranks."""
+    from fmclient.cli.human import count, ranges
+
+    shares: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for rank in ranks:
+        shares.setdefault((str(rank["node"]), str(rank["group"])), []).append(rank)
+    if not shares:
+        return []
+    node_width, group_width = (max(len(key[place]) for key in shares) for place in (0, 1))
+    lines = [f"  {count(len(ranks), 'GPU')} on {count(len({node for node, _ in shares}), 'node')}:"]
+    for (node, group), share in shares.items():
+        gpus = ranges(int(rank["gpu"]["index"]) for rank in share)
+        numbers = ranges(int(rank["rank"]) for rank in share)
+        lines.append(f"    {node:<{node_width}}  {group:<{group_width}}  GPU {gpus}  rank {numbers}")
+    return lines
+
+
+def objective_lines(objective: dict[str, Any]) -> list[str]:
+    value, bound, gap = (float(objective.get(name) or 0.0) for name in ("value", "bound", "gap"))
+    proof = "proven optimal" if objective.get("optimal") else f"bound {bound:g}, gap {gap:.2%}"
+    lines = [f"  objective {value:g} ({proof})"]
+    for term in objective.get("terms") or ():
+        weight, amount = float(term["weight"]), float(term["value"])
+        lines.append(f"    {term['name']}: {amount:g} × {weight:g} = {weight * amount:g}")
+    return lines
+
+
+def _fact_lines(title: str, facts: Any) -> list[str]:
+    if not isinstance(facts, dict) or not facts:
+        return []
+    shown = ", ".join(
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items()
+    )
+    return [f"  {title}: {shown}"]

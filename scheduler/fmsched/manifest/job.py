@@ -1,0 +1,121 @@
+"""A manifest as frozen values, and what follows from it: the request that is placed, and the sum of its GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fmsched.model.hardware import JobId
+from fmsched.model.job import Request, ResourceGroup
+
+PRIORITIES = {"low": 100, "normal": 500, "high": 1000, "urgent": 2000}
+DEFAULT_PRIORITY_CLASS = "normal"
+LAUNCHERS = ("torchrun", "mpirun", "deepspeed", "jax", "none")
+POLICIES = ("fastest", "cheapest", "balanced")
+DEFAULT_GRACE_PERIOD_S = 30.0
+DEFAULT_MAX_RESTARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What each rank runs."""
+
+    image: str = ""  # empty: a bare process
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    working_dir: str = ""
+    volumes: tuple[str, ...] = ()  # host:container[:ro]
+    cpus: float = 0.0  # per rank; 0: not asked
+    memory_gb: float = 0.0  # per rank, decimal; 0: not asked
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Degrees; 1 is none. A rank belongs to tensor × context × pipeline × data; experts are spread over data × context."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    expert: int = 1
+    context: int = 1
+
+    @property
+    def gpus(self) -> int:
+        return self.tensor * self.context * self.pipeline * self.data
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """`signal` is sent so long before a stop as `grace_period_s` says; `interval_s` is the job's own rhythm. 0: not given."""
+
+    signal: str = ""
+    grace_period_s: float = 0.0
+    interval_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """For the performance model. 0: not given."""
+
+    parameters: float = 0.0
+    layers: int = 0
+    hidden_size: int = 0
+    attention_heads: int = 0
+    vocabulary: int = 0
+    sequence_length: int = 0
+    experts: int = 0
+    micro_batch: int = 0
+    global_batch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    name: str
+    replicas: int
+    groups: tuple[ResourceGroup, ...]
+    template: Template | None = None  # None: an allocation
+    launcher: str = "none"
+    model: str = ""
+    priority_class: str = DEFAULT_PRIORITY_CLASS  # empty where priority is a number
+    priority: int = PRIORITIES[DEFAULT_PRIORITY_CLASS]
+    tenant: str = ""
+    queue: str = ""
+    grace_period_s: float = DEFAULT_GRACE_PERIOD_S
+    max_runtime_s: float = 0.0  # 0: no limit
+    max_restarts: int = DEFAULT_MAX_RESTARTS
+    checkpoint_strategy: str = ""
+    checkpoint: Checkpoint | None = None
+    parallelism: Parallelism | None = None
+    sizes: ModelSizes | None = None
+    min_replicas: int = 0  # elastic; 0: not elastic
+    policy: str = ""
+    spares: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        return self.replicas * sum(group.gpus for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class SumLine:
+    """`gpus` = `gpus_per_group` × `replicas`."""
+
+    group: str
+    gpus_per_group: int
+    replicas: int
+
+    @property
+    def gpus(self) -> int:
+        return self.gpus_per_group * self.replicas
+
+
+def request(manifest: Manifest, job_id: JobId) -> Request:
+    """What is placed."""
+    return Request(job=job_id, groups=manifest.groups, replicas=manifest.replicas)
+
+
+def summary(manifest: Manifest) -> tuple[SumLine, ...]:
+    """The GPUs asked for, a line for each group."""
+    return tuple(SumLine(group.name, group.gpus, manifest.replicas) for group in manifest.groups)

@@ -1,0 +1,101 @@
+"""The hard constraints of a request as separate atoms, each of which can be lifted alone: what explanations are made of.
+
+Lifting an atom never makes anything harder, so sets of atoms can be searched for minimal conflicts. That the job wants so many
+GPUs in so many instances is no atom: without it there is no job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from fmsched.model.fabric import UNREACHABLE_HOPS
+from fmsched.model.job import GroupKind, Reach, Request, ResourceGroup
+from fmsched.model.snapshot import Snapshot
+from fmsched.place import relations
+
+
+class Constraint(StrEnum):
+    """In the order in which a conflict is asked to do without them: the first are the least telling."""
+
+    AVOIDED = "avoided nodes"
+    OPEN = "open nodes"
+    HEALTHY = "healthy GPUs"
+    MEMORY = "memory"
+    RATE = "link rate"
+    HOPS = "hops"
+    NVLINK = "NVLink"
+    DOMAIN = "NVLink domain"
+    TYPE = "GPU type"
+    FREE = "free GPUs"
+
+
+# What only time decides: an empty, healthy cluster has none of them.
+PASSING = frozenset({Constraint.AVOIDED, Constraint.OPEN, Constraint.HEALTHY, Constraint.FREE})
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    constraint: Constraint
+    group: int = -1  # -1: of the whole job
+
+
+def atoms_of(snapshot: Snapshot, request: Request) -> tuple[Atom, ...]:
+    """Every atom that asks for something, in the order of Constraint."""
+    found = []
+    passing = {
+        Constraint.AVOIDED: any(name in snapshot.topology.index for name in request.avoid_nodes),
+        Constraint.OPEN: any(name in snapshot.topology.index for name in snapshot.closed),
+        Constraint.HEALTHY: bool(snapshot.unfit),
+        Constraint.FREE: bool(snapshot.held),
+    }
+    found += [Atom(constraint) for constraint, present in passing.items() if present]
+    staged = {g for first, second, _ in relations.stage_pairs(request) for g in (first, second)}
+    for g, group in enumerate(request.groups):
+        bound = group.kind in relations.BOUND_KINDS and group.gpus > 1
+        reaches = group.reach is not None and (bound or group.kind is GroupKind.DATA_PARALLEL or g in staged)
+        present = {
+            Constraint.TYPE: bool(group.families),
+            Constraint.MEMORY: group.min_memory_gb > 0,
+            Constraint.NVLINK: group.min_nvlink_gbytes_per_s > 0 and group.gpus > 1,
+            Constraint.DOMAIN: bound and group.reach is None,
+            Constraint.HOPS: reaches,
+            Constraint.RATE: reaches and group.reach is not None and group.reach.min_link_gbps > 0,
+        }
+        found += [Atom(constraint, g) for constraint, is_there in present.items() if is_there]
+    order = list(Constraint)
+    return tuple(sorted(found, key=lambda atom: (order.index(atom.constraint), atom.group)))
+
+
+def lift(snapshot: Snapshot, request: Request, atoms: Collection[Atom]) -> tuple[Snapshot, Request]:
+    """The same question without these constraints."""
+    lifted = {atom.constraint for atom in atoms if atom.group < 0}
+    snapshot = replace(
+        snapshot,
+        held={} if Constraint.FREE in lifted else snapshot.held,
+        unfit={} if Constraint.HEALTHY in lifted else snapshot.unfit,
+        closed={} if Constraint.OPEN in lifted else snapshot.closed,
+    )
+    avoid = frozenset[str]() if Constraint.AVOIDED in lifted else request.avoid_nodes
+    groups = tuple(
+        _without(group, {atom.constraint for atom in atoms if atom.group == g}) for g, group in enumerate(request.groups)
+    )
+    return snapshot, replace(request, groups=groups, avoid_nodes=avoid)
+
+
+def _without(group: ResourceGroup, lifted: Collection[Constraint]) -> ResourceGroup:
+    if Constraint.TYPE in lifted:
+        group = replace(group, preferred=(), tolerated=())
+    if Constraint.MEMORY in lifted:
+        group = replace(group, min_memory_gb=0.0)
+    if Constraint.NVLINK in lifted:
+        group = replace(group, min_nvlink_gbytes_per_s=0.0)
+    if Constraint.DOMAIN in lifted:
+        group = replace(group, reach=Reach(max_hops=UNREACHABLE_HOPS))  # any nodes, also without a path between them
+    reach = group.reach
+    if reach is not None and Constraint.HOPS in lifted:
+        reach = replace(reach, max_hops=UNREACHABLE_HOPS)
+    if reach is not None and Constraint.RATE in lifted:
+        reach = replace(reach, min_link_gbps=0.0)
+    return replace(group, reach=reach)

@@ -1,0 +1,157 @@
+"""The search: CP-SAT on the count model, term by term in order of importance, each stage bound by the proven best of those before.
+
+Terms whose ranges are small together are weighed into one stage. A stage whose best possible value is already reached needs no
+search. One worker, a fixed seed and a deterministic limit: the wall clock decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ortools.sat.python import cp_model
+
+from fmsched.place.counts import CountModel, Linear, PoolKey, build, term_expressions
+from fmsched.place.problem import Problem
+
+Key = TypeVar("Key")
+
+SEED = 7
+# The largest ratio between the weights of one stage. Beyond it the solver's floating-point relaxation loses the small terms.
+STAGE_RANGE_MAX = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A solution by counts; keys as in CountModel, zeros left out."""
+
+    ways: Mapping[tuple[int, int], int]
+    whole: Mapping[tuple[int, int, int], int]
+    part: Mapping[tuple[int, int, int, int], int]
+    pool_leaf: Mapping[tuple[PoolKey, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """bound: below it no placement's weighted sum of terms lies, in the weights given, constants left out; None: all proven."""
+
+    counts: Counts
+    bound: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """Proven: no placement."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached:
+    """Neither a placement nor a proof."""
+
+
+def search(problem: Problem, weights: Sequence[int], deterministic_s: float) -> Found | Infeasible | LimitReached:
+    """The best counts. `weights` by term, each a multiple of the next."""
+    built = build(problem)
+    if built is None:
+        return Infeasible()
+    return _Search(built, weights, deterministic_s).run()
+
+
+def feasible(problem: Problem, deterministic_s: float) -> bool | None:
+    """Whether any placement exists; None where the limit was reached first."""
+    built = build(problem)
+    if built is None:
+        return False
+    status, _ = _solve(built.model, deterministic_s)
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return True
+    return False if status == cp_model.INFEASIBLE else None
+
+
+def _solve(model: cp_model.CpModel, deterministic_s: float) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = SEED
+    solver.parameters.max_deterministic_time = max(deterministic_s, 1e-3)
+    return solver.solve(model), solver
+
+
+class _Search:
+    """One staged solve. Holds the model, what is known so far, and what is left of the limit."""
+
+    def __init__(self, built: CountModel, weights: Sequence[int], deterministic_s: float) -> None:
+        self._built = built
+        self._terms = term_expressions(built)
+        self._weights = weights
+        self._left_s = deterministic_s
+        self._variables = [built.model.get_int_var_from_proto_index(i) for i in range(len(built.model.proto.variables))]
+        self._values: list[int] = []
+
+    def run(self) -> Found | Infeasible | LimitReached:
+        bound, proven = 0, True
+        for stage in _stages(self._weights):
+            unit = self._weights[stage[-1]]
+            goal = self._goal(stage)
+            if self._values and (goal.empty or self._value(goal) == 0):
+                self._built.model.add(goal.expression() <= 0)
+                continue
+            status, best = self._improve(goal)
+            if status == cp_model.INFEASIBLE:
+                return Infeasible()
+            if not self._values:
+                return LimitReached()
+            value = self._value(goal)
+            if proven:
+                bound += unit * (value if status == cp_model.OPTIMAL else best)
+            proven = proven and status == cp_model.OPTIMAL
+            self._built.model.add(goal.expression() <= value)
+        return Found(self._counts(), None if proven else bound)
+
+    def _goal(self, stage: Sequence[int]) -> Linear:
+        goal = Linear()
+        for number in stage:
+            ratio = self._weights[number] // self._weights[stage[-1]]
+            for variable, factor in zip(self._terms[number].variables, self._terms[number].factors, strict=True):
+                goal.add(variable, factor * ratio)
+        return goal
+
+    def _value(self, goal: Linear) -> int:
+        return sum(
+            self._values[variable.index] * factor for variable, factor in zip(goal.variables, goal.factors, strict=True)
+        )
+
+    def _improve(self, goal: Linear) -> tuple[cp_model.CpSolverStatus, int]:
+        """(status, proven bound of the goal). Keeps the old values where nothing better was found in time."""
+        model = self._built.model
+        model.clear_hints()  # type: ignore[no-untyped-call]
+        for variable, value in zip(self._variables, self._values, strict=False):
+            model.add_hint(variable, value)
+        if goal.empty:
+            model.clear_objective()  # type: ignore[no-untyped-call]
+        else:
+            model.minimize(goal.expression())
+        status, solver = _solve(model, self._left_s)
+        self._left_s -= solver.response_proto.deterministic_time
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            self._values = list(solver.response_proto.solution)
+        bound = 0 if goal.empty or status == cp_model.UNKNOWN else round(solver.best_objective_bound)
+        return status, bound
+
+    def _counts(self) -> Counts:
+        built = self._built
+        return Counts(self._used(built.ways), self._used(built.whole), self._used(built.part), self._used(built.pool_leaf))
+
+    def _used(self, variables: Mapping[Key, cp_model.IntVar]) -> dict[Key, int]:
+        return {key: n for key, variable in variables.items() if (n := self._values[variable.index])}
+
+
+def _stages(weights: Sequence[int]) -> list[list[int]]:
+    """Terms, in order, in runs whose weights differ by no more than STAGE_RANGE_MAX."""
+    stages: list[list[int]] = []
+    for number, weight in enumerate(weights):
+        if stages and weights[stages[-1][0]] // weight <= STAGE_RANGE_MAX:
+            stages[-1].append(number)
+        else:
+            stages.append([number])
+    return stages

@@ -1,0 +1,214 @@
+"""Why there is no placement: a minimal set of constraints that cannot be met together, and single changes that help.
+
+Every claim is proven by solving again. The set: starting from all constraints, each is lifted in turn and stays lifted where the
+rest still cannot be met; what remains conflicts, and without any one of it there is a placement. A change is reported only when
+the whole request, with that change alone, has a placement. "never" is judged on the cluster emptied and whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from fmsched.model.fabric import UNREACHABLE_HOPS, Topology
+from fmsched.model.hardware import GpuId
+from fmsched.model.job import Reach, Request, ResourceGroup
+from fmsched.model.placement import Budget, Unplaceable, Why
+from fmsched.model.snapshot import Snapshot
+from fmsched.place import words
+from fmsched.place.atoms import PASSING, Atom, Constraint, atoms_of, lift
+from fmsched.place.cpsat import feasible
+from fmsched.place.objective import Ruler, ruler_of
+from fmsched.place.problem import problem_of
+
+# Kept back for changes: finding the conflict alone must not use up all solves.
+CHANGES_SHARE = 0.4
+# Jobs, GPUs or nodes tried one by one as the single thing whose return would help; beyond it they are tried together.
+SINGLES_MAX = 6
+
+
+class _Oracle:
+    """Answers "is there a placement?" within the limits. Past them it answers no, which claims less, never more."""
+
+    def __init__(self, ruler: Ruler, budget: Budget) -> None:
+        self._ruler = ruler
+        self._left = budget.explain_solves_max
+        self._seconds = budget.deterministic_s
+
+    @property
+    def left(self) -> int:
+        return self._left
+
+    def can(self, snapshot: Snapshot, request: Request) -> bool:
+        if self._left <= 0:
+            return False
+        self._left -= 1
+        return feasible(problem_of(snapshot, request, self._ruler), self._seconds) is True
+
+
+def explain(snapshot: Snapshot, request: Request, budget: Budget) -> Unplaceable:
+    """The refusal of a request that is known to have no placement on `snapshot`."""
+    oracle = _Oracle(_ruler(snapshot.topology), budget)
+    passing = [atom for atom in atoms_of(snapshot, request) if atom.constraint in PASSING]
+    never = not passing or not oracle.can(*lift(snapshot, request, passing))
+    if never:
+        snapshot, request = lift(snapshot, request, passing)
+    conflict = _conflict(snapshot, request, oracle)
+    return Unplaceable(request.job, never, tuple(_whys(snapshot, request, conflict, oracle)))
+
+
+@lru_cache(maxsize=1)
+def _ruler(topology: Topology) -> Ruler:
+    return ruler_of(topology)
+
+
+def _conflict(snapshot: Snapshot, request: Request, oracle: _Oracle) -> tuple[Atom, ...]:
+    """A minimal conflicting set; empty where the cluster is too small whatever is lifted."""
+    atoms = atoms_of(snapshot, request)
+    if not oracle.can(*lift(snapshot, request, atoms)):
+        return ()
+    lifted: list[Atom] = []
+    for atom in atoms:
+        if len(lifted) < len(atoms) - 1 and not oracle.can(*lift(snapshot, request, [*lifted, atom])):
+            lifted.append(atom)
+    return tuple(atom for atom in atoms if atom not in lifted)
+
+
+def _whys(snapshot: Snapshot, request: Request, conflict: tuple[Atom, ...], oracle: _Oracle) -> Iterator[Why]:
+    if not conflict:
+        yield words.too_small(snapshot, request, _fewer(snapshot, request, oracle))
+        return
+    for atom in reversed(conflict):  # the most telling first
+        relax = next(
+            (change.words for change in _changes(snapshot, request, atom) if oracle.can(change.snapshot, change.request)),
+            "",
+        )
+        asked, best, where = words.describe(snapshot, request, atom)
+        group = request.groups[atom.group].name if atom.group >= 0 else ""
+        yield Why(words.title(request, atom), group, asked, best, where, relax)
+    fewer = _fewer(snapshot, request, oracle)
+    if fewer:
+        yield words.fewer_replicas(request, fewer)
+
+
+def _fewer(snapshot: Snapshot, request: Request, oracle: _Oracle) -> int:
+    """The most replicas that have a placement; 0: none."""
+    low, high = 0, request.replicas  # low has a placement (0: trivially), high has not
+    while high - low > 1:  # halves each time
+        middle = (low + high) // 2
+        if oracle.can(snapshot, replace(request, replicas=middle)):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change to the request or to the cluster, in words and as the question that it makes."""
+
+    words: str
+    snapshot: Snapshot
+    request: Request
+
+
+def _changes(snapshot: Snapshot, request: Request, atom: Atom) -> Iterator[Change]:
+    """Changes that touch this constraint alone, cheapest first."""
+    match atom.constraint:
+        case Constraint.FREE:
+            yield from _jobs_end(snapshot, request)
+        case Constraint.HEALTHY:
+            yield from _repairs(snapshot, request)
+        case Constraint.OPEN:
+            yield from _reopenings(snapshot, request)
+        case Constraint.AVOIDED:
+            names = ", ".join(sorted(request.avoid_nodes))
+            yield Change(f"allow {names} again", snapshot, replace(request, avoid_nodes=frozenset()))
+        case _:
+            for text, group in _softer(snapshot.topology, request.groups[atom.group], atom.constraint):
+                groups = (*request.groups[: atom.group], group, *request.groups[atom.group + 1 :])
+                yield Change(text, snapshot, replace(request, groups=groups))
+
+
+def _softer(topology: Topology, group: ResourceGroup, constraint: Constraint) -> Iterator[tuple[str, ResourceGroup]]:
+    """(words, group that asks for less of this constraint), the least step first."""
+    shapes = list(dict.fromkeys(node.shape for node in topology.nodes))
+    reach = group.reach or Reach()
+    match constraint:
+        case Constraint.TYPE:
+            for family in sorted({spec.family for shape in shapes for spec in shape.gpus} - set(group.families)):
+                yield f"tolerate {family}", replace(group, tolerated=(*group.tolerated, family))
+        case Constraint.MEMORY:
+            sizes = {spec.memory_gb for shape in shapes for spec in shape.gpus}
+            for size in sorted((size for size in sizes if size < group.min_memory_gb), reverse=True):
+                yield f"minMemoryGB {size:g}", replace(group, min_memory_gb=size)
+        case Constraint.NVLINK:
+            found = {value for shape in shapes for row in shape.nvlink for value in row}
+            found |= {shape.domain_nvlink_gbytes_per_s for shape in shapes} | {0.0}
+            for value in sorted((value for value in found if value < group.min_nvlink_gbytes_per_s), reverse=True):
+                yield f"minNVLinkBandwidthGbpsPerPair {value:g}", replace(group, min_nvlink_gbytes_per_s=value)
+        case Constraint.DOMAIN:
+            yield "interNodeConnectivity, so that an instance may span nodes", replace(group, reach=Reach())
+        case Constraint.HOPS:
+            cap = UNREACHABLE_HOPS if reach.max_hops is None else reach.max_hops
+            for hops in sorted(int(value) for value in np.unique(topology.hops) if cap < value < UNREACHABLE_HOPS):
+                yield f"maxHopCount {hops}", replace(group, reach=replace(reach, max_hops=hops))
+        case Constraint.RATE:
+            rates = (
+                {float(value) for value in np.unique(topology.path_gbps)} | {shape.link_gbps for shape in shapes} | {0.0}
+            )
+            for rate in sorted((rate for rate in rates if rate < reach.min_link_gbps), reverse=True):
+                yield f"minInfiniBandBandwidthGbps {rate:g}", replace(group, reach=replace(reach, min_link_gbps=rate))
+
+
+def _jobs_end(snapshot: Snapshot, request: Request) -> Iterator[Change]:
+    holders: dict[str, list[GpuId]] = {}
+    for gpu, job in snapshot.held.items():
+        holders.setdefault(job, []).append(gpu)
+    jobs = sorted(holders, key=lambda job: (len(holders[job]), job))
+    for job in jobs[:SINGLES_MAX]:
+        yield Change(
+            f"the end of job {job}, which holds {words.gpus(len(holders[job]))}", _released(snapshot, {job}), request
+        )
+    for count in _growing(len(jobs)):
+        names = words.listed([f"{job} ({len(holders[job])} GPUs)" for job in jobs[:count]])
+        yield Change(f"the end of jobs {names}", _released(snapshot, set(jobs[:count])), request)
+
+
+def _released(snapshot: Snapshot, jobs: set[str]) -> Snapshot:
+    return replace(snapshot, held={gpu: job for gpu, job in snapshot.held.items() if job not in jobs})
+
+
+def _repairs(snapshot: Snapshot, request: Request) -> Iterator[Change]:
+    sick = sorted(snapshot.unfit)
+    for gpu in sick[:SINGLES_MAX]:
+        rest = {other: reason for other, reason in snapshot.unfit.items() if other != gpu}
+        yield Change(f"the repair of {gpu} ({snapshot.unfit[gpu]})", replace(snapshot, unfit=rest), request)
+    for count in _growing(len(sick)):
+        rest = {gpu: snapshot.unfit[gpu] for gpu in sick[count:]}
+        yield Change(
+            f"the repair of {words.listed([str(gpu) for gpu in sick[:count]])}", replace(snapshot, unfit=rest), request
+        )
+
+
+def _reopenings(snapshot: Snapshot, request: Request) -> Iterator[Change]:
+    shut = sorted(name for name in snapshot.closed if name in snapshot.topology.index)
+    for name in shut[:SINGLES_MAX]:
+        rest = {other: reason for other, reason in snapshot.closed.items() if other != name}
+        yield Change(f"node {name} open again ({snapshot.closed[name]})", replace(snapshot, closed=rest), request)
+    for count in _growing(len(shut)):
+        rest = {name: snapshot.closed[name] for name in shut[count:]}
+        yield Change(f"nodes {words.listed(shut[:count])} open again", replace(snapshot, closed=rest), request)
+
+
+def _growing(count: int) -> Iterator[int]:
+    """2, 4, 8… and all: how many together, once none alone has helped."""
+    size = 2
+    while size < count:  # doubles
+        yield size
+        size *= 2
+    if count > 1:
+        yield count

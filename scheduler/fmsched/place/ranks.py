@@ -1,0 +1,106 @@
+"""From instances to ranks: order of replicas, order of ranks, and the adapters near each GPU.
+
+Ranks go by group, then replica, then GPU of the cell. Cells of a group are numbered as the fabric lies: widest domain first, then
+leaf group, node, GPU, so that neighbouring replicas are neighbours. Neighbouring pipeline stages that must be near each other
+are matched first, and keep the order of the first stage.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+
+from fmsched.model.fabric import Topology
+from fmsched.model.hardware import NodeShape
+from fmsched.model.job import Reach
+from fmsched.model.placement import RankPlacement
+from fmsched.place import relations
+from fmsched.place.problem import Problem
+from fmsched.place.realise import Cells, Gpu
+
+
+def rank_placements(problem: Problem, cells: Cells) -> tuple[RankPlacement, ...]:
+    """The ranks of all cells, in rank order."""
+    topology = problem.snapshot.topology
+    ordered = [sorted((sorted(cell) for cell in group), key=lambda cell: _place(topology, cell)) for group in cells]
+    _match_stages(problem, ordered)
+    on_node: Counter[int] = Counter()
+    ranks: list[RankPlacement] = []
+    for g, group in enumerate(problem.request.groups):
+        for replica, cell in enumerate(ordered[g]):
+            for node, gpu in cell:
+                owner = topology.nodes[node]
+                ranks.append(
+                    RankPlacement(
+                        rank=len(ranks),
+                        group=group.name,
+                        replica=replica,
+                        cell=g * problem.request.replicas + replica,
+                        local_rank=on_node[node],
+                        node=owner.name,
+                        gpu=gpu,
+                        uuid=owner.uuids[gpu],
+                        hcas=adapters(owner.shape, gpu),
+                    )
+                )
+                on_node[node] += 1
+    return tuple(ranks)
+
+
+def _place(topology: Topology, cell: Sequence[Gpu]) -> tuple[int, ...]:
+    node, gpu = cell[0]
+    leaf = int(topology.leaf_of[node])
+    return (*(int(level[leaf]) for level in reversed(topology.domains)), node, gpu)
+
+
+def _match_stages(problem: Problem, ordered: list[list[list[Gpu]]]) -> None:
+    """Reorders the cells of each later stage so that every replica's neighbouring stages are near enough."""
+    topology = problem.snapshot.topology
+    for first, second, reaches in relations.stage_pairs(problem.request):
+
+        def near(ours: Sequence[Gpu], theirs: Sequence[Gpu], reaches: Sequence[Reach] = reaches) -> bool:
+            pairs = {(topology.nodes[a].name, topology.nodes[b].name) for a, _ in ours for b, _ in theirs}
+            return all(
+                relations.hops_ok(topology, reaches, a, b) and relations.rate_ok(topology, reaches, a, b) for a, b in pairs
+            )
+
+        allowed = [[j for j, theirs in enumerate(ordered[second]) if near(ours, theirs)] for ours in ordered[first]]
+        ordered[second] = [ordered[second][j] for j in _matching(allowed, len(ordered[second]))]
+
+
+def _matching(allowed: Sequence[Sequence[int]], count: int) -> list[int]:
+    """A perfect matching by augmenting paths: the counts guarantee that there is one."""
+    owner = [-1] * count
+    for start in range(len(allowed)):
+        came_from: dict[int, int] = {}
+        frontier = [start]
+        end = -1
+        while frontier and end < 0:  # ends: a right side enters came_from once
+            i = frontier.pop(0)
+            for j in allowed[i]:
+                if j in came_from:
+                    continue
+                came_from[j] = i
+                if owner[j] < 0:
+                    end = j
+                    break
+                frontier.append(owner[j])
+        assert end >= 0, "the count model gave both stages as many instances in every zone"
+        while end >= 0:  # back along the path to `start`
+            i = came_from[end]
+            previous = next((j for j, of in enumerate(owner) if of == i), -1)
+            owner[end] = i
+            end = previous
+    found = [0] * len(allowed)
+    for j, i in enumerate(owner):
+        found[i] = j
+    return found
+
+
+@lru_cache(maxsize=1 << 12)
+def adapters(shape: NodeShape, gpu: int) -> tuple[str, ...]:
+    """The adapter ports near a GPU, all of the node's where none is near; "name:port" where an adapter has several ports."""
+    near = [hca for hca in shape.hcas if gpu in hca.near] or list(shape.hcas)
+    ports = Counter(hca.name for hca in shape.hcas)
+    return tuple(f"{hca.name}:{hca.port}" if ports[hca.name] > 1 else hca.name for hca in near)

@@ -1,0 +1,72 @@
+"""Where a gang goes. Start here.
+
+    snapshot, request ──► problem ──► count model ──► CP-SAT, term by term ──► cells ──► ranks ──► Placement
+                             │                             │
+                             └── nothing fits ─────────────┴──► explain ──► Unplaceable (never, or not now, and why)
+
+1. problem.py makes the request countable. Equal nodes fall into bins (hosts.py); ways.py lists how one node of a bin can be
+   used, with the valid GPU sets of nodes whose links are uneven; zones.py finds where things that must be near may lie.
+2. counts.py states all hard rules over counts: so many nodes of this bin used that way. GPUs and ranks do not appear, so equal
+   nodes, replicas and GPUs cost no search, and the model is exact, also where instance sizes do not divide one another.
+3. cpsat.py minimises the terms of objective.py one after the other; each proven optimum binds the later stages.
+4. realise.py picks nodes, GPU sets and instances, all of equal worth; ranks.py orders them.
+5. The terms are then measured on the finished placement, not taken from the solver, and the proven bound stands beside them.
+
+The limit is deterministic. A search that it cuts answers with its best placement and an honest gap, or with Undecided.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from fmsched.model.fabric import Topology
+from fmsched.model.job import Request
+from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, Verdict
+from fmsched.model.snapshot import Snapshot
+from fmsched.place import tables
+from fmsched.place.cpsat import Found, LimitReached, search
+from fmsched.place.hosts import TOPOLOGIES_KEPT
+from fmsched.place.objective import Ruler, left_out, measure, objective, ruler_of, terms_max, weights
+from fmsched.place.problem import Problem, problem_of
+from fmsched.place.ranks import rank_placements
+from fmsched.place.realise import cells_of
+
+
+def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
+    """The best placement of the request, or why there is none. Same snapshot, same answer.
+
+    Raises ValueError for a request that asks for nothing: no groups, no replicas, or a group without GPUs.
+    """
+    if not request.groups or request.replicas < 1 or any(group.gpus < 1 for group in request.groups):
+        raise ValueError(
+            f"job {request.job}: {request.replicas} replicas of {[group.gpus for group in request.groups]} GPUs ask for nothing"
+        )
+    ruler = _ruler(snapshot.topology)
+    problem = problem_of(snapshot, request, ruler)
+    maxima = terms_max(snapshot, request, ruler)
+    found = tables.search(problem) or search(problem, weights(maxima), budget.deterministic_s)
+    if isinstance(found, Found):
+        return _placement(problem, found, maxima)
+    if isinstance(found, LimitReached) or not problem.exact:
+        return Undecided(request.job, f"no placement and no proof within {budget.deterministic_s:g} deterministic seconds")
+    return _refusal(snapshot, request, budget)
+
+
+@lru_cache(maxsize=TOPOLOGIES_KEPT)
+def _ruler(topology: Topology) -> Ruler:
+    return ruler_of(topology)
+
+
+def _placement(problem: Problem, found: Found, maxima: tuple[int, ...]) -> Placement:
+    ranks = rank_placements(problem, cells_of(problem, found.counts))
+    values = measure(problem.snapshot, problem.request, ranks, problem.ruler)
+    bound = found.bound if problem.exact else 0
+    if bound is not None:
+        bound -= left_out(problem.ruler, maxima, problem.request.gpus)
+    return Placement(problem.request.job, ranks, objective(problem.ruler, maxima, values, bound))
+
+
+def _refusal(snapshot: Snapshot, request: Request, budget: Budget) -> Unplaceable:
+    from fmsched.place.explain import explain
+
+    return explain(snapshot, request, budget)

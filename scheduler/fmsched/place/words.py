@@ -1,0 +1,176 @@
+"""Refusals in people's words: what was asked, the best there is, and where. Counts only; claims nothing that needs a search."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from fmsched.model.fabric import UNREACHABLE_HOPS
+from fmsched.model.job import GroupKind, Request, ResourceGroup
+from fmsched.model.placement import Why
+from fmsched.model.snapshot import Snapshot
+from fmsched.place.atoms import Atom, Constraint
+from fmsched.place.hosts import free_masks, mask_indices
+from fmsched.place.relations import hop_cap
+from fmsched.place.ways import eligible
+
+NAMES_MAX = 4  # names in one phrase; the rest is counted
+
+
+def gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+def listed(names: Sequence[str]) -> str:
+    """At most NAMES_MAX names, then how many more."""
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def title(request: Request, atom: Atom) -> str:
+    """The constraint's name. An ExpertParallel instance that may not span is bound to a node, not to NVLink."""
+    if atom.constraint is Constraint.DOMAIN and request.groups[atom.group].kind is GroupKind.EXPERT_PARALLEL:
+        return "one node"
+    return str(atom.constraint)
+
+
+def too_small(snapshot: Snapshot, request: Request, fewer: int) -> Why:
+    """The whole cluster cannot hold the job, whatever is lifted."""
+    total = sum(len(node.shape.gpus) for node in snapshot.topology.nodes)
+    relax = f"{request.replicas - fewer} fewer replicas" if fewer else ""
+    return Why("GPU count", "", _sum(request), gpus(total), "in the whole cluster", relax)
+
+
+def fewer_replicas(request: Request, fewer: int) -> Why:
+    """The count of replicas is part of every conflict; the most that fit now are worth telling."""
+    less = request.replicas - fewer
+    relax = f"{less} fewer replica{'s' if less > 1 else ''}"
+    return Why("replicas", "", _sum(request), f"{fewer} replicas fit", "", relax)
+
+
+def _sum(request: Request) -> str:
+    parts = " + ".join(str(group.gpus) for group in request.groups)
+    return f"{request.replicas} × ({parts}) = {gpus(request.gpus)}" if request.replicas > 1 else gpus(request.gpus)
+
+
+def describe(snapshot: Snapshot, request: Request, atom: Atom) -> tuple[str, str, str]:
+    """(asked, best, where) of one constraint."""
+    match atom.constraint:
+        case Constraint.FREE:
+            return _free(snapshot, request)
+        case Constraint.HEALTHY:
+            sick = sorted(snapshot.unfit)
+            where = listed([f"{gpu}: {snapshot.unfit[gpu]}" for gpu in sick])
+            return f"{_sum(request)}, healthy", f"{gpus(len(sick))} unhealthy", where
+        case Constraint.OPEN:
+            shut = sorted(name for name in snapshot.closed if name in snapshot.topology.index)
+            return (
+                f"{_sum(request)} on open nodes",
+                f"{len(shut)} nodes closed",
+                listed([f"{n}: {snapshot.closed[n]}" for n in shut]),
+            )
+        case Constraint.AVOIDED:
+            names = sorted(name for name in request.avoid_nodes if name in snapshot.topology.index)
+            return "nodes where an earlier attempt could be prepared", f"{len(names)} nodes could not", listed(names)
+        case _:
+            return _of_group(snapshot, request.groups[atom.group], request.replicas, atom.constraint)
+
+
+def _free(snapshot: Snapshot, request: Request) -> tuple[str, str, str]:
+    families = list(dict.fromkeys(family for group in request.groups for family in group.families))
+    if not all(group.families for group in request.groups):
+        families = []
+    total: Counter[str] = Counter(
+        spec.family
+        for node in snapshot.topology.nodes
+        for spec in node.shape.gpus
+        if not families or spec.family in families
+    )
+    free: Counter[str] = Counter()
+    for node, mask in zip(snapshot.topology.nodes, free_masks(snapshot), strict=True):
+        free.update(node.shape.gpus[i].family for i in mask_indices(mask) if node.shape.gpus[i].family in total)
+    best = ", ".join(f"{free[family]} of {count} {family} free" for family, count in sorted(total.items())) or "no such GPU"
+    holders: Counter[str] = Counter()
+    for gpu, job in snapshot.held.items():
+        if gpu.node in snapshot.topology.index:
+            family = snapshot.topology.node(gpu.node).shape.gpus[gpu.index].family
+            holders[job] += not families or family in families
+    jobs = [
+        f"job {job} holds {count}"
+        for job, count in sorted(holders.items(), key=lambda entry: (-entry[1], entry[0]))
+        if count
+    ]
+    sick = [f"{gpu} is unhealthy: {reason}" for gpu, reason in sorted(snapshot.unfit.items())]
+    return f"{_sum(request)}, free", best, "; ".join(part for part in (listed(jobs), listed(sick)) if part)
+
+
+def _of_group(snapshot: Snapshot, group: ResourceGroup, replicas: int, constraint: Constraint) -> tuple[str, str, str]:
+    topology = snapshot.topology
+    shapes = list(dict.fromkeys(node.shape for node in topology.nodes))
+    wanted = f"{replicas} × {gpus(group.gpus)}" if replicas > 1 else gpus(group.gpus)
+    match constraint:
+        case Constraint.TYPE:
+            return f"{wanted} of {' or '.join(group.families)}", *_families(snapshot, group)
+        case Constraint.MEMORY:
+            biggest = max((spec for shape in shapes for spec in shape.gpus), key=lambda spec: spec.memory_gb)
+            return f"{group.min_memory_gb:g} GB a GPU", f"{biggest.memory_gb:g} GB", f"on {biggest.family}"
+        case Constraint.NVLINK:
+            pairs = [(max(max(row) for row in shape.nvlink), shape.name) for shape in shapes if len(shape.gpus) > 1]
+            value, name = max(pairs, default=(0.0, ""))
+            asked = f"{group.min_nvlink_gbytes_per_s:g} GB/s between every two of {gpus(group.gpus)}"
+            return asked, f"a pair has {value:g} GB/s", f"in {name}" if name else ""
+        case Constraint.DOMAIN:
+            most, name = _largest_node(snapshot, group)
+            near = "on one node" if group.kind is GroupKind.EXPERT_PARALLEL else "in one NVLink domain"
+            return f"{gpus(group.gpus)} {near}", f"{gpus(most)} fit for it", f"on {name}" if name else ""
+        case Constraint.HOPS:
+            return _hops(snapshot, group, wanted)
+        case _:
+            rate = max(
+                (shape.link_gbps for shape in shapes if any(eligible(group, spec) for spec in shape.gpus)), default=0.0
+            )
+            asked = group.reach.min_link_gbps if group.reach else 0.0
+            return f"{asked:g} Gb/s between nodes", f"ports of {rate:g} Gb/s, the weakest link on the way counts", ""
+
+
+def _families(snapshot: Snapshot, group: ResourceGroup) -> tuple[str, str]:
+    of: dict[str, list[str]] = {}
+    right = 0
+    for node, mask in zip(snapshot.topology.nodes, free_masks(snapshot), strict=True):
+        right += sum(node.shape.gpus[i].family in group.families for i in mask_indices(mask))
+        for family in sorted({spec.family for spec in node.shape.gpus} - set(group.families)):
+            of.setdefault(family, []).append(node.name)
+    where = "; ".join(
+        f"{listed(names)} ha{'ve' if len(names) > 1 else 's'} {family}" for family, names in sorted(of.items())
+    )
+    return f"{right} free {' or '.join(group.families)}", where
+
+
+def _largest_node(snapshot: Snapshot, group: ResourceGroup) -> tuple[int, str]:
+    best = (0, "")
+    for node, mask in zip(snapshot.topology.nodes, free_masks(snapshot), strict=True):
+        count = sum(eligible(group, node.shape.gpus[i]) for i in mask_indices(mask))
+        if count > best[0]:
+            best = count, node.name
+    return best
+
+
+def _hops(snapshot: Snapshot, group: ResourceGroup, wanted: str) -> tuple[str, str, str]:
+    """The most free, fitting GPUs within the cap of one leaf group, that leaf group included."""
+    topology, reach = snapshot.topology, group.reach
+    cap = hop_cap(reach) if reach is not None else UNREACHABLE_HOPS
+    by_leaf = [0] * len(topology.leaves)
+    for node, leaf, mask in zip(topology.nodes, topology.leaf_of, free_masks(snapshot), strict=True):
+        by_leaf[int(leaf)] += sum(eligible(group, node.shape.gpus[i]) for i in mask_indices(mask))
+    within = [
+        sum(n for other, n in enumerate(by_leaf) if topology.hops[leaf, other] <= cap) for leaf in range(len(by_leaf))
+    ]
+    leaf = max(range(len(within)), key=lambda at: (within[at], -at))
+    asked = (
+        f"{wanted} with a path between them"
+        if cap >= UNREACHABLE_HOPS - 1
+        else f"{wanted}, at most {cap} switch{'es' if cap != 1 else ''} apart"
+    )
+    kind = " or ".join(group.families) or "fitting GPUs"
+    place = f"under {topology.leaves[leaf]}" if cap <= 1 else f"around {topology.leaves[leaf]}"
+    return asked, f"{within[leaf]} free {kind}", place

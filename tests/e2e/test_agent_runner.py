@@ -1,0 +1,344 @@
+"""The runner for bare processes with real supervisors and real ranks: ends, stops, ports, fences, crashes. No store."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from fmagent.orders import Stage
+from fmagent.runner import shim
+from fmagent.runner.process import ProcessLimits
+
+from tests.support.agent import bench, lives, order, processes_naming, until
+
+# A worker that leaves its rank's process group, session and parent, and tells its pid.
+ESCAPE = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(sys.argv[1] + ".new", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(sys.argv[1] + ".new", sys.argv[1])
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+time.sleep(float(sys.argv[2]))
+"""
+
+
+async def pid_in(path: Path) -> int:
+    async def probe() -> int | None:
+        return int(path.read_text()) if path.exists() else None
+
+    return await until(probe, f"{path} is written")
+
+
+async def test_exit_codes_and_last_lines_are_kept(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        script = "echo to stdout; case $RANK in 1) echo why >&2; exit 3;; 2) kill -9 $$;; esac"
+        wanted = order("j", ["/bin/sh", "-c", script], gpus=(0, 1, 2))
+        await at.start(wanted)
+        run = await at.gone("j")
+        assert run.stage is Stage.EXITED
+        assert [rank.exit_code for rank in run.ranks] == [0, 3, 137]
+        assert run.ranks[1].last_lines == "why"
+        assert "SIGKILL" in run.ranks[2].reason
+        assert run.first_failed_ms > 0
+        assert at.output(wanted, 0) == b"to stdout\n"
+
+
+async def test_one_failed_rank_is_seen_while_others_run(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order("j", ["/bin/sh", "-c", "[ $RANK = 1 ] && exit 9; sleep 600"], gpus=(0, 1))
+        await at.start(wanted)
+        run = await at.state("j", lambda run: any(rank.exit_code for rank in run.ranks))
+        assert run.stage is Stage.RUNNING
+        assert [rank.exit_code for rank in run.ranks] == [None, 9]
+        await at.stop(wanted, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["no-such-command-here"], "no such command"),
+        (["/etc/passwd"], "not executable"),
+        (["./nothing"], "no such command"),
+    ],
+)
+async def test_a_command_that_cannot_be_is_refused_while_preparing(tmp_path: Path, argv: list[str], said: str) -> None:
+    async with bench(tmp_path) as at:
+        run = await at.prepare(order("j", argv))
+        assert run.stage is Stage.REFUSED
+        assert said in run.reason
+        assert not run.device_fault
+        assert (await at.gone("j")).stage is Stage.REFUSED
+
+
+async def test_a_start_that_fails_leaves_no_rank(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        script = tmp_path / "script"
+        script.write_text("#!/no/such/interpreter\n")
+        script.chmod(0o755)
+        run = await at.start(order("j", [str(script)], gpus=(0, 1)))
+        assert run.stage is Stage.REFUSED
+        assert "cannot execute" in run.reason
+        assert not run.device_fault
+        assert (await at.gone("j")).gone
+
+
+async def test_stop_reaches_every_process_behind_a_shell(tmp_path: Path) -> None:
+    trainer = (
+        "import signal, sys, time\n"
+        "def stop(*_):\n    print('saved', flush=True)\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\nprint('up', flush=True)\ntime.sleep(600)\n"
+    )
+    async with bench(tmp_path) as at:
+        wanted = order("j", ["/bin/sh", "-c", f'"{sys.executable}" -c "$TRAINER"; echo done'], env=(("TRAINER", trainer),))
+        await at.start(wanted)
+
+        async def up() -> bool:
+            return b"up" in at.output(wanted)
+
+        await until(up, "the trainer is up")
+        run = await at.stop(wanted, 10.0)
+        assert b"saved" in at.output(wanted)
+        assert "ended by itself within its grace" in run.reason
+
+
+async def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order("j", ["/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"], grace_period_s=0.5)
+        await at.start(wanted)
+
+        async def up() -> bool:
+            return b"up" in at.output(wanted)
+
+        await until(up, "the rank ignores SIGTERM")
+        began_s = shim.boot_time_s()
+        run = await at.stop(wanted, 0.5)
+        assert 0.4 < shim.boot_time_s() - began_s < 5.0
+        assert run.ranks[0].exit_code == 137
+        assert "killed after 0.5 s of grace" in run.reason
+
+
+async def test_escaped_workers_end_with_a_stop(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order("j", [sys.executable, "-c", ESCAPE, str(tmp_path / "pid"), "600"])
+        await at.start(wanted)
+        worker = await pid_in(tmp_path / "pid")
+        assert lives(worker)
+        await at.stop(wanted, 2.0)
+        assert not lives(worker)
+
+
+async def test_escaped_workers_end_when_their_ranks_have_ended(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order("j", [sys.executable, "-c", ESCAPE, str(tmp_path / "pid"), "0"])
+        await at.start(wanted)
+        worker = await pid_in(tmp_path / "pid")
+        run = await at.gone("j")
+        assert run.stage is Stage.EXITED
+        assert run.ranks[0].exit_code == 0
+        assert not lives(worker)
+
+
+async def test_the_port_is_held_until_rank_0_has_it(tmp_path: Path) -> None:
+    binder = (
+        "import os, socket\ns = socket.socket()\n"
+        "s.bind(('127.0.0.1', int(os.environ['MASTER_PORT'])))\ns.listen()\nprint('mine')\n"
+    )
+    async with bench(tmp_path) as at:
+        wanted = order("j", [sys.executable, "-c", binder])
+        run = await at.prepare(wanted)
+        assert 20000 <= run.held_port <= 29999
+        for address in ("127.0.0.1", "0.0.0.0"):
+            with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+                other.bind((address, run.held_port))
+        await at.runner.start("j", 1, "127.0.0.1", run.held_port)
+        ended = await at.gone("j")
+        assert ended.ranks[0].exit_code == 0, at.output(wanted, name="err")
+        assert at.output(wanted) == b"mine\n"
+
+
+async def test_no_two_runs_get_one_port_and_strangers_are_avoided(tmp_path: Path) -> None:
+    first = 19_000 + os.getpid() % 500 * 2
+    limits = ProcessLimits(port_first=first, port_last=first + 3)
+    async with bench(tmp_path, limits) as at:
+        with socket.socket() as stranger:
+            # On one address only: a look at the loopback address would not see it.
+            stranger.bind(("127.0.0.2", first + 1))
+            stranger.listen()
+            runs = [await at.prepare(order(f"j{number}", ["/bin/sleep", "600"], gpus=(number,))) for number in range(4)]
+        assert {run.held_port for run in runs[:3]} == {first, first + 2, first + 3}
+        assert runs[3].stage is Stage.REFUSED
+        assert runs[3].device_fault
+        # Started: the port is free to bind, and still nobody else's.
+        await at.runner.start("j0", 1, "127.0.0.1", runs[0].held_port)
+        await at.state("j0", lambda run: run.stage is Stage.RUNNING)
+        again = await at.prepare(order("j4", ["/bin/sleep", "600"], gpus=(4,)))
+        assert again.held_port == first + 1
+
+
+async def test_a_stop_before_the_start_wins(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order("j", ["/bin/sh", "-c", f"echo ran > {tmp_path}/ran"])
+        prepared = await at.prepare(wanted)
+        os.kill(at.supervisor(wanted), signal.SIGSTOP)
+        await at.runner.start("j", 1, "127.0.0.1", prepared.held_port)
+        await at.runner.stop("j", 1, 1.0, "cancelled", device_fault=False)
+        os.kill(at.supervisor(wanted), signal.SIGCONT)
+        run = await at.gone("j")
+        assert run.stage is Stage.EXITED
+        assert not (tmp_path / "ran").exists()
+
+
+async def test_an_allocation_has_no_processes_and_is_released(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order("j", None, gpus=(0, 1))
+        run = await at.start(wanted)
+        assert run.stage is Stage.RUNNING
+        assert [rank.pid for rank in run.ranks] == [0, 0]
+        with socket.socket() as launcher:
+            launcher.bind(("0.0.0.0", run.held_port))
+        await at.stop(wanted, 1.0)
+
+
+async def test_the_next_runner_adopts_and_loses_no_exit_code(tmp_path: Path) -> None:
+    wanted = order(
+        "j", ["/bin/sh", "-c", f"echo $$ >> {tmp_path}/starts; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; exit 42"]
+    )
+    async with bench(tmp_path) as at:
+        started = await at.start(wanted)
+        await at.runner.close()
+        (tmp_path / "go").touch()
+
+        async def ended() -> bool:
+            return not lives(started.ranks[0].pid)
+
+        await until(ended, "the rank ends while nobody looks")
+        async with bench(tmp_path) as later:
+            run = await later.gone("j")
+            assert run.ranks[0].exit_code == 42
+            assert len((tmp_path / "starts").read_text().split()) == 1
+
+
+async def test_a_killed_supervisor_takes_its_ranks_and_escaped_workers_along(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order("j", [sys.executable, "-c", ESCAPE, str(tmp_path / "pid"), "600"])
+        started = await at.start(wanted)
+        worker = await pid_in(tmp_path / "pid")
+        os.kill(at.supervisor(wanted), signal.SIGKILL)
+        run = await at.gone("j")
+        assert run.stage is Stage.EXITED
+        assert run.device_fault
+        assert run.ranks[0].exit_code == 137
+        assert "supervisor was killed" in run.ranks[0].reason
+        assert not lives(worker)
+        assert not lives(started.ranks[0].pid)
+
+
+async def test_a_supervisor_killed_while_prepared_is_a_refusal_of_the_node(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order("j", ["/bin/sleep", "600"])
+        await at.prepare(wanted)
+        os.kill(at.supervisor(wanted), signal.SIGKILL)
+        run = await at.gone("j")
+        assert run.stage is Stage.REFUSED
+        assert run.device_fault
+
+
+async def test_without_contact_the_supervisor_fences_by_itself(tmp_path: Path) -> None:
+    limits = ProcessLimits(fence_after_s=1.0, fence_grace_s=0.3)
+    async with bench(tmp_path, limits) as at:
+        wanted = order("j", ["/bin/sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], grace_period_s=600.0)
+        await at.start(wanted)
+        at.contacts = False
+        run = await at.gone("j")
+        assert "fenced" in run.reason
+        assert run.device_fault
+        assert run.ranks[0].exit_code == 137
+
+
+async def test_contact_keeps_the_ranks(tmp_path: Path) -> None:
+    limits = ProcessLimits(fence_after_s=1.0, fence_grace_s=0.3)
+    async with bench(tmp_path, limits) as at:
+        wanted = order("j", ["/bin/sleep", "600"])
+        await at.start(wanted)
+        began_s = shim.boot_time_s()
+        await at.state("j", lambda run: shim.boot_time_s() - began_s > 2.5)
+        assert [run.stage for run in await at.runner.observe()] == [Stage.RUNNING]
+
+
+async def test_processes_without_a_record_are_swept_at_the_start(tmp_path: Path) -> None:
+    state_dir = tmp_path / "state"
+    async with bench(state_dir) as at:
+        wanted = order("j", [sys.executable, "-c", ESCAPE, str(tmp_path / "pid"), "600"])
+        await at.start(wanted)
+        worker = await pid_in(tmp_path / "pid")
+        os.kill(at.supervisor(wanted), signal.SIGKILL)
+        await at.runner.close()
+        (state_dir / "runs").rename(tmp_path / "lost")
+        other = await asyncio.create_subprocess_exec("/bin/sleep", "600", env={"FMSCHED_RUN": "n1/j.1@00000000"})
+        try:
+            async with bench(state_dir):
+                assert not lives(worker)
+                assert other.returncode is None
+                assert lives(other.pid)
+        finally:
+            other.kill()
+            await other.wait()
+
+
+async def test_short_lived_ranks_keep_every_byte(tmp_path: Path) -> None:
+    writer = (
+        "import os, sys\nrank = int(os.environ['RANK'])\n"
+        "out = [b'x' * 200_000, b'no newline', b'a\\rb\\r', bytes(range(256)) * 8, b'y' * 1_000_000 + b'\\n'][rank % 5]\n"
+        "os.write(1, out) if len(out) < 60_000 else sys.stdout.buffer.write(out)\n"
+    )
+    contents = [b"x" * 200_000, b"no newline", b"a\rb\r", bytes(range(256)) * 8, b"y" * 1_000_000 + b"\n"]
+    async with bench(tmp_path) as at:
+        for number in range(3):
+            wanted = order(f"j{number}", [sys.executable, "-S", "-c", writer], gpus=range(10))
+            await at.start(wanted)
+            run = await at.gone(wanted.job)
+            assert [rank.exit_code for rank in run.ranks] == [0] * 10
+            for rank in range(10):
+                told = hashlib.sha256(at.output(wanted, rank)).hexdigest()
+                assert told == hashlib.sha256(contents[rank % 5]).hexdigest(), f"rank {rank}"
+
+
+async def test_released_runs_are_kept_in_number(tmp_path: Path) -> None:
+    async with bench(tmp_path, ProcessLimits(log_runs_max=2)) as at:
+        for number in range(4):
+            await at.start(order(f"j{number}", ["/bin/true"]))
+            await at.gone(f"j{number}")
+            await at.runner.release(f"j{number}", 1)
+        assert await at.runner.observe() == ()
+        kept = sorted(folder.name for folder in (tmp_path / "runs").iterdir())
+        assert kept == ["j2.1", "j3.1"]
+        assert at.runner.log_folder("j3", 0) is not None
+        assert at.runner.log_folder("j0", 0) is None
+
+
+async def test_nothing_is_left_after_many_random_stops(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        for number in range(12):
+            wanted = order(f"j{number}", ["/bin/sh", "-c", "sleep 600 & wait"], gpus=(0, 1))
+            if number % 3 == 0:
+                await at.prepare(wanted)
+            else:
+                await at.start(wanted)
+            await at.stop(wanted, 0.2 * (number % 2))
+            await at.runner.release(wanted.job, 1)
+
+        async def none_left() -> bool:
+            return not processes_naming(str(tmp_path))
+
+        await until(none_left, "the last supervisor has ended")

@@ -1,0 +1,173 @@
+"""The best placement by trying them all: an oracle for solve, written without it. Only for clusters of about ten GPUs.
+
+Rules come from check (which has its own tests); the terms of the objective are computed here a second time, over plain sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+
+from fmsched.catalogue import strength_tflops
+from fmsched.model.hardware import GpuId
+from fmsched.model.job import GroupKind, Request
+from fmsched.model.placement import Objective, Placement, RankPlacement
+from fmsched.model.snapshot import Snapshot
+from fmsched.place.check import check
+
+Cell = tuple[GpuId, ...]
+Choice = tuple[tuple[Cell, ...], ...]  # by group, by replica
+CHOICES_MAX = 60_000
+
+
+class TooManyError(Exception):
+    """The case is too big to try everything."""
+
+
+def ranks_of(snapshot: Snapshot, request: Request, choice: Choice) -> Placement:
+    ranks: list[RankPlacement] = []
+    for g, cells in enumerate(choice):
+        for replica, cell in enumerate(cells):
+            for gpu in cell:
+                local = sum(rank.node == gpu.node for rank in ranks)
+                uuid = snapshot.topology.node(gpu.node).uuids[gpu.index]
+                number = g * request.replicas + replica
+                ranks.append(
+                    RankPlacement(len(ranks), request.groups[g].name, replica, number, local, gpu.node, gpu.index, uuid)
+                )
+    return Placement(request.job, tuple(ranks), Objective(0, 0))
+
+
+def choices(snapshot: Snapshot, request: Request) -> Iterator[Choice]:
+    """Every allowed choice of GPU sets, equal ones (instances swapped inside a group that no stage is tied to) once."""
+    free = [GpuId(node.name, i) for node in snapshot.topology.nodes for i in snapshot.free_indices(node.name)]
+    valid: list[list[Cell]] = []
+    for group in request.groups:
+        alone = replace(request, groups=(group,), replicas=1)
+        sets = combinations(free, group.gpus)
+        valid.append([cell for cell in sets if not check(snapshot, alone, ranks_of(snapshot, alone, ((cell,),)))])
+    if any(not cells for cells in valid):
+        return
+    stages = [g for g, group in enumerate(request.groups) if group.kind is GroupKind.PIPELINE_PARALLEL]
+    ordered = set(stages[1:])  # the first stage's replicas can be taken in one order
+    slots = [g for g in range(len(request.groups)) for _ in range(request.replicas)]
+    tried = 0
+
+    def extend(chosen: list[Cell], used: frozenset[GpuId]) -> Iterator[list[Cell]]:
+        nonlocal tried
+        if len(chosen) == len(slots):
+            yield chosen
+            return
+        g = slots[len(chosen)]
+        first = chosen[-1] if chosen and len(chosen) % request.replicas and g not in ordered else ()
+        for cell in valid[g]:
+            tried += 1
+            if tried > CHOICES_MAX:
+                raise TooManyError
+            if cell > first and used.isdisjoint(cell):
+                yield from extend([*chosen, cell], used | frozenset(cell))
+
+    for flat in extend([], frozenset()):
+        choice = tuple(tuple(flat[g * request.replicas : (g + 1) * request.replicas]) for g in range(len(request.groups)))
+        if not check(snapshot, request, ranks_of(snapshot, request, choice)):
+            yield choice
+
+
+def score(snapshot: Snapshot, request: Request, choice: Choice) -> dict[str, int]:
+    """Every term by name, in order of importance."""
+    topology = snapshot.topology
+    job = {gpu for cells in choice for cell in cells for gpu in cell}
+    found: dict[str, int] = {"preference": 0}
+    for group, cells in zip(request.groups, choice, strict=True):
+        for cell in cells:
+            for gpu in cell:
+                family = topology.node(gpu.node).shape.gpus[gpu.index].family
+                found["preference"] += (
+                    list(group.preferred).index(family) if family in group.preferred else len(group.preferred)
+                )
+
+    def domains(gpus: set[GpuId], level: int) -> int:
+        return len({int(topology.domains[level][topology.leaf_of[topology.index[gpu.node]]]) for gpu in gpus})
+
+    levels = _levels(snapshot)
+    for level in reversed(levels):
+        found[f"job {level}"] = domains(job, level)
+        found[f"groups {level}"] = sum(domains({gpu for cell in cells for gpu in cell}, level) for cells in choice)
+    every = [cell for cells in choice for cell in cells]
+    if levels:
+        found["across leaves"] = sum(domains(set(cell), 0) > 1 for cell in every)
+    found["across nodes"] = sum(len({gpu.node for gpu in cell}) > 1 for cell in every)
+    nodes = {gpu.node for gpu in job}
+    found["nodes"] = len(nodes)
+    strengths = sorted({strength_tflops(spec) for node in topology.nodes for spec in node.shape.gpus})
+    found["strength"] = sum(strengths.index(strength_tflops(topology.node(gpu.node).shape.gpus[gpu.index])) for gpu in job)
+    found |= _behind(snapshot, job, nodes, levels)
+    pairs = [
+        min(node.shape.nvlink[i][j], node.shape.nvlink[j][i])
+        for node in topology.nodes
+        for i, j in combinations(range(len(node.shape.gpus)), 2)
+    ]
+    best = max((round(value) for value in pairs), default=0)
+    found["missing"] = sum(
+        best - _bandwidth(snapshot, a, b)
+        for cell in every
+        if len({gpu.node for gpu in cell}) == 1
+        for a, b in combinations(cell, 2)
+    )
+    found["cut"] = _cut(snapshot, job, nodes)
+    return found
+
+
+def _levels(snapshot: Snapshot) -> list[int]:
+    seen: list[list[int]] = []
+    levels = []
+    for level, domain in enumerate(snapshot.topology.domains):
+        if len(set(domain.tolist())) > 1 and (not seen or seen[-1] != domain.tolist()):
+            levels.append(level)
+            seen.append(domain.tolist())
+    return levels
+
+
+def _behind(snapshot: Snapshot, job: set[GpuId], nodes: set[str], levels: list[int]) -> dict[str, int]:
+    topology = snapshot.topology
+    lost = left = 0
+    for name in nodes:
+        shape = topology.node(name).shape
+        free = set(snapshot.free_indices(name))
+        after = free - {gpu.index for gpu in job if gpu.node == name}
+        left += len(after)
+        for model in {spec.model for spec in shape.gpus}:
+            mine = {i for i, spec in enumerate(shape.gpus) if spec.model == model}
+            for size in (2, 4, 8, 16):
+                if size <= len(mine):
+                    lost += size * (len(free & mine) // size - len(after & mine) // size)
+    found = {"cells": lost, "left on nodes": left}
+    for level in levels:
+        of = {node.name: int(topology.domains[level][topology.leaf_of[i]]) for i, node in enumerate(topology.nodes)}
+        touched = {of[name] for name in nodes}
+        found[f"left in {level}"] = sum(len(snapshot.free_indices(n)) for n in of if of[n] in touched) - len(job)
+    return found
+
+
+def _bandwidth(snapshot: Snapshot, a: GpuId, b: GpuId) -> int:
+    matrix = snapshot.topology.node(a.node).shape.nvlink
+    return round(min(matrix[a.index][b.index], matrix[b.index][a.index]))
+
+
+def _cut(snapshot: Snapshot, job: set[GpuId], nodes: set[str]) -> int:
+    total = 0
+    for name in nodes:
+        shape = snapshot.topology.node(name).shape
+        free = [GpuId(name, i) for i in snapshot.free_indices(name)]
+        for a, b in combinations(free, 2):
+            if (a in job or b in job) and shape.gpus[a.index].model == shape.gpus[b.index].model:
+                total += _bandwidth(snapshot, a, b)
+    return total
+
+
+def best(snapshot: Snapshot, request: Request) -> tuple[int, ...] | None:
+    """The terms of the best placement; None where there is none. Raises TooManyError."""
+    scored = cache(lambda choice: tuple(score(snapshot, request, choice).values()))
+    return min((scored(choice) for choice in choices(snapshot, request)), default=None)

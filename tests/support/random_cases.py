@@ -1,0 +1,102 @@
+"""Random small clusters and requests from a seed, over every kind of topology, fault and group that placement knows."""
+
+from __future__ import annotations
+
+from random import Random
+
+from fmsched.model.fabric import Fabric, Link, Switch, Topology
+from fmsched.model.hardware import GpuId, Node, NodeShape
+from fmsched.model.job import Request, ResourceGroup
+from fmsched.model.snapshot import Snapshot
+from fmsched.topology.graph import build_topology
+
+from tests.support import clusters
+from tests.support.clusters import A100, A100_40, GB200, H100, L40S, V100, group, linked, shape
+
+SHAPES = (
+    shape("h100x4", [H100] * 4, 900),
+    shape("h100x2", [H100] * 2, 900),
+    shape("h100x2-slow", [H100] * 2, 900, gbps=200),
+    shape("a100x4", [A100] * 4, 600, gbps=200),
+    shape("a100x3", [A100] * 3, 600),
+    shape("a100-bridges", [A100] * 4, linked(4, {(0, 1): 600, (2, 3): 600}), gbps=200),
+    shape("v100-square", [V100] * 4, linked(4, {(0, 1): 100, (1, 2): 50, (2, 3): 100, (0, 3): 50}), gbps=100),
+    shape(
+        "v100-dead-link", [V100] * 4, linked(4, {(0, 1): 100, (0, 2): 100, (0, 3): 100, (1, 2): 100, (1, 3): 100}), gbps=100
+    ),
+    shape("l40s", [L40S] * 2, 0, gbps=200),
+    shape("mixed", [H100, H100, A100, A100_40], linked(4, {(0, 1): 600, (2, 3): 200})),
+)
+TRAYS = (
+    shape("tray", [GB200] * 2, 1800, domain_gbytes_per_s=1800),
+    shape("tray-slow", [GB200] * 2, 1800, domain_gbytes_per_s=900),
+)
+
+
+def cluster(rng: Random) -> Topology:
+    """Two to four nodes: under one leaf, in a tree with one or two spines, in a ring of leaves, on two fabrics, or unconnected."""
+    count = rng.randint(2, 4)
+    trays = rng.random() < 0.15
+    palette: list[NodeShape] = list(TRAYS) if trays else rng.sample(SHAPES, rng.randint(1, 3))
+    nodes = []
+    for i in range(count):
+        domain = f"rack{rng.randrange(2)}" if trays else ""
+        nodes.append(clusters.node(f"n{i}", rng.choice(palette), domain))
+    kind = rng.choice(["leaf", "tree", "tree", "pods", "ring", "apart", "none"])
+    leaves = max(1, {"leaf": 1, "none": 0}.get(kind, rng.randint(2, 4)))
+    links = [Link(each.name, f"leaf{rng.randrange(leaves)}", each.shape.link_gbps) for each in nodes]
+    switches = [Switch(f"leaf{i}") for i in range(leaves)]
+    return build_topology(nodes, _fabric(rng, kind, leaves, switches, [] if kind == "none" else links))
+
+
+def _fabric(rng: Random, kind: str, leaves: int, switches: list[Switch], links: list[Link]) -> Fabric:
+    def rate() -> float:
+        return rng.choice([200.0, 400.0])
+
+    if kind == "tree":
+        switches.append(Switch("spine0", 1))
+        links += [Link(f"leaf{i}", "spine0", rate()) for i in range(leaves)]
+    elif kind in ("pods", "apart"):
+        switches += [Switch("spine0", 1), Switch("spine1", 1)]
+        links += [Link(f"leaf{i}", f"spine{i % 2}", rate()) for i in range(leaves)]
+        if kind == "pods":
+            switches.append(Switch("core0", 2))
+            links += [Link("spine0", "core0", rate()), Link("spine1", "core0", rate())]
+    elif kind == "ring":
+        links += [Link(f"leaf{i}", f"leaf{(i + 1) % leaves}", rate()) for i in range(leaves) if leaves > 1]
+    return Fabric(tuple(switches), tuple(links))
+
+
+def snapshot(rng: Random, topology: Topology) -> Snapshot:
+    every = [GpuId(node.name, i) for node in topology.nodes for i in range(len(node.shape.gpus))]
+    busy = rng.choice([0.0, 0.0, 0.2, 0.5])
+    held = {gpu: f"j{rng.randrange(3)}" for gpu in every if rng.random() < busy}
+    unfit = {gpu: "Xid 79" for gpu in every if rng.random() < 0.04}
+    closed = {node.name: "drained" for node in topology.nodes if rng.random() < 0.05}
+    return Snapshot(1, topology, held, unfit, closed)
+
+
+def request(rng: Random, nodes: tuple[Node, ...]) -> Request:
+    groups = tuple(_group(rng, f"g{i}", i) for i in range(rng.choice([1, 1, 2, 2, 3])))
+    replicas = rng.choice([1, 1, 2, 2, 3]) if len(groups) < 3 else rng.choice([1, 2])
+    avoid = {rng.choice(nodes).name} if rng.random() < 0.05 else set()
+    return clusters.request(*groups, replicas=replicas, avoid=avoid)
+
+
+def _group(rng: Random, name: str, number: int) -> ResourceGroup:
+    kind = rng.choice(["TP", "TP", "TP", "DP", "DP", "PP", "PP", "EP", "AUX"])
+    families = ["h100", "a100", "v100", "l40s", "gb200"]
+    preferred = rng.sample(families, rng.choice([0, 0, 1, 2]))
+    reach = rng.random() < 0.45
+    return group(
+        name,
+        kind,
+        rng.choice([1, 1, 2, 2, 3, 4, 5]) if number == 0 else rng.choice([1, 1, 2, 3]),
+        preferred=preferred,
+        tolerated=rng.sample(families, rng.choice([0, 0, 2])) if preferred or rng.random() < 0.3 else (),
+        memory=rng.choice([0, 0, 0, 40, 80]),
+        nvlink=rng.choice([0, 0, 0, 100, 600, 900]),
+        hops=rng.choice([None, 0, 1, 1, 2, 3]) if reach else None,
+        rate=rng.choice([0, 0, 200, 400]) if reach else 0,
+        reach=reach,
+    )

@@ -1,0 +1,81 @@
+"""Every example manifest is accepted as it stands and asks for what its text says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fmsched.manifest import Manifest, parse, request, summary
+from fmsched.manifest.job import Checkpoint, Parallelism
+from fmsched.model.job import GroupKind, Reach, ResourceGroup
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MANIFESTS = sorted(path for path in EXAMPLES.glob("*.yaml") if "kind: FoundationModelTrainingJob" in path.read_text())
+
+
+def read(name: str) -> Manifest:
+    manifest = parse((EXAMPLES / name).read_bytes())
+    assert isinstance(manifest, Manifest), [str(fault) for fault in manifest]
+    return manifest
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_every_example_is_accepted(path: Path) -> None:
+    assert isinstance(parse(path.read_bytes()), Manifest)
+    assert parse(path.read_text()) == parse(path.read_bytes())
+
+
+def test_the_seed_manifest_asks_for_180_gpus() -> None:
+    manifest = read("seed-manifest.yaml")
+    assert [(line.group, line.gpus_per_group, line.replicas, line.gpus) for line in summary(manifest)] == [
+        ("tensor-parallel-group-1", 8, 20, 160),
+        ("data-parallel-replica-resources", 1, 20, 20),
+    ]
+    assert manifest.gpus == request(manifest, "job-1").gpus == 180
+    assert manifest.groups[0] == ResourceGroup(
+        name="tensor-parallel-group-1",
+        kind=GroupKind.TENSOR_PARALLEL,
+        gpus=8,
+        preferred=("h100",),
+        tolerated=("h100", "a100"),
+        min_memory_gb=80.0,
+        min_nvlink_gbytes_per_s=900.0,
+        reach=Reach(max_hops=1, min_link_gbps=400.0),
+    )
+    assert manifest.groups[1].families == ("h100", "a100")
+    assert manifest.groups[1].reach == Reach(max_hops=None, min_link_gbps=200.0)
+    assert (manifest.model, manifest.priority_class, manifest.priority) == ("llama3-120b", "high", 1000)
+    assert manifest.checkpoint_strategy == "s3-async"
+    assert manifest.template is None
+    assert (manifest.grace_period_s, manifest.max_restarts, manifest.max_runtime_s) == (30.0, 3, 0.0)
+
+
+def test_the_small_job_runs_a_shell_line() -> None:
+    manifest = read("small-job.yaml")
+    assert manifest.template is not None
+    assert manifest.template.command[:2] == ("/bin/sh", "-c")
+    assert manifest.template.env == (("GREETING", "hello"),)
+    assert manifest.groups[0].preferred == ("a100", "h100")
+    assert (manifest.max_runtime_s, manifest.grace_period_s) == (600.0, 5.0)
+
+
+def test_the_allocation_has_nothing_to_run() -> None:
+    assert read("allocation.yaml").template is None
+
+
+def test_the_whole_job_becomes_stages() -> None:
+    manifest = read("whole-job.yaml")
+    assert (manifest.replicas, manifest.gpus) == (16, 512)
+    assert [(group.name, group.kind, group.gpus) for group in manifest.groups] == [
+        (f"stage-{stage}", GroupKind.PIPELINE_PARALLEL, 8) for stage in range(4)
+    ]
+    assert all(group.min_nvlink_gbytes_per_s == 900.0 for group in manifest.groups)
+    assert manifest.parallelism == Parallelism(tensor=8, pipeline=4, data=16)
+    assert manifest.checkpoint == Checkpoint("SIGUSR1", 600.0, 1800.0)
+    assert manifest.sizes is not None
+    assert manifest.sizes.parameters == 405e9
+    assert (manifest.min_replicas, manifest.spares, manifest.policy, manifest.launcher) == (12, 2, "fastest", "torchrun")
+    assert manifest.template is not None
+    assert manifest.template.env == (("NCCL_DEBUG", "WARN"), ("OMP_NUM_THREADS", "8"))
+    assert manifest.template.volumes == ("/lustre/data:/data:ro", "/lustre/checkpoints:/checkpoints")
+    assert (manifest.template.cpus, manifest.template.memory_gb) == (24.0, 200.0)
