@@ -116,7 +116,7 @@ class Demo:
 
     def run(self) -> None:
         title("Six machines, as their agents describe them")
-        until("six nodes are ready", lambda: sum(node.state == "ready" for node in self.client.nodes().nodes) == len(NODES))
+        until("six nodes are ready", lambda: self.cluster.check() or sum(node.state == "ready" for node in self.client.nodes().nodes) == len(NODES))
         self.fmctl("topo", "show")
 
         title("The seed manifest, scaled to 2 replicas, and a small job beside it")

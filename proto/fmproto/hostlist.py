@@ -80,11 +80,12 @@ def fold(names: Iterable[str]) -> str:
     items: list[str] = []
     for (prefix, suffix), group in itertools.groupby(runs, key=lambda run: (run.prefix, run.suffix)):
         members = list(group)
-        spans = ",".join(run.span for run in members)
-        bare = len(members) == 1 and members[0].low == members[0].high
-        items.append(members[0].name if bare or not spans else f"{prefix}[{spans}]{suffix}")
-        if not spans:  # names without a number cannot share brackets
-            items.extend(run.name for run in members[1:])
+        if members[0].width == 0:  # names without a number cannot share brackets
+            items.extend(run.name for run in members)
+        elif len(members) == 1 and members[0].low == members[0].high:
+            items.append(members[0].name)
+        else:
+            items.append(f"{prefix}[{','.join(run.span for run in members)}]{suffix}")
     return ",".join(items)
 
 
@@ -100,8 +101,6 @@ class _Run:
 
     @property
     def span(self) -> str:
-        if self.width == 0:
-            return ""
         low = str(self.low).zfill(self.width)
         return low if self.low == self.high else f"{low}-{str(self.high).zfill(self.width)}"
 

@@ -25,8 +25,7 @@ from ruamel.yaml.events import (
 
 FAULTS_MAX = 50  # a file wholly of another kind needs no thousand messages
 SHOWN_MAX = 60  # characters of a found value that a message repeats
-TAG_WORD_MAX = 10_000  # characters of one word with many '!': the scanner behind searches each of them for the end of a tag
-TAG_MARKS_MAX = 20
+TAG_WORD_MAX = 5_000  # characters after a '!': the scanner behind takes quadratic time for a tag, which is refused anyway
 _DIGITS_MAX = 18  # a longer number means nothing here, and int() of a very long one is slow
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
@@ -34,7 +33,6 @@ _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": Fals
 _INT = re.compile(rf"[-+]?[0-9]{{1,{_DIGITS_MAX}}}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]{1,40}|[0-9]{1,40}(\.[0-9]{0,40})?)([eE][-+]?[0-9]{1,4})?")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_LONG_WORD = re.compile(rf"\S{{{TAG_WORD_MAX},}}")
 # What YAML 1.2 forbids, and what the reader behind refuses without saying where.
 _UNPRINTABLE = re.compile("[^\t\n\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -163,22 +161,24 @@ def _clean(source: str | bytes, limits: Limits) -> str | Fault:
         return Fault(
             line, "", f"found the control character U+{ord(odd[0]):04X}; allowed: printable text, line ends and tabs"
         )
-    for word in _LONG_WORD.finditer(text) if text.count("!") > TAG_MARKS_MAX else ():
-        if word[0].count("!") > TAG_MARKS_MAX:
-            line = text.count("\n", 0, word.start()) + 1
-            return Fault(line, "", f"found a word of {len(word[0])} characters full of '!'; allowed: at most {TAG_WORD_MAX}")
-    return _spaced_json(text)
+    if _is_json(text):
+        # YAML may not be indented by tabs, JSON may; inside its strings no raw tab is legal, so none of those is changed.
+        return text.replace("\t", " ")
+    word = next((word for word in text.split() if len(word) - word.find("!") > TAG_WORD_MAX and "!" in word), "")
+    if word:
+        line = text.count("\n", 0, text.index(word)) + 1
+        return Fault(line, "", f"found a word of more than {TAG_WORD_MAX} characters after '!'; allowed: shorter ones")
+    return text
 
 
-def _spaced_json(text: str) -> str:
-    """JSON may be indented by tabs, YAML may not; inside the strings of JSON no raw tab is legal, so none of them is changed."""
-    if "\t" not in text or not text.lstrip().startswith(("{", "[")):
-        return text
+def _is_json(text: str) -> bool:
+    if not text.lstrip().startswith(("{", "[")):
+        return False
     try:
         json.loads(text)
     except (ValueError, RecursionError):
-        return text
-    return text.replace("\t", " ")
+        return False
+    return True
 
 
 def _syntax_fault(error: MarkedYAMLError, text: str, path: str) -> Fault:

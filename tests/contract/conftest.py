@@ -26,14 +26,14 @@ REQUEST_TIMEOUT_S = 4.0
 IMPATIENT_S = 0.5
 
 
-def _name(kind: Kind | None) -> str:
+def kind_name(kind: Kind | None) -> str:
     if kind is None:
         return "memory"
     version, members, tls = kind
     return f"etcd{version}-{members}-{'tls' if tls else 'plain'}"
 
 
-@pytest.fixture(scope="session", params=KINDS, ids=_name)
+@pytest.fixture(scope="session", params=KINDS, ids=kind_name)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer | None]:
     """One server for all tests of its kind; None stands for memory."""
     kind: Kind | None = request.param

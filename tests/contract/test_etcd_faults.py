@@ -163,7 +163,7 @@ async def test_a_replaced_store_is_not_taken_for_an_empty_world(one: EtcdServer,
             await etcd.write([], [Put(f"/{number}", b"1")])
         await seen.until(lambda me: len(me.picture) == 5)
         member.kill()
-        shutil.rmtree(next(word for word in member.command if word.startswith("--data-dir=")).partition("=")[2])
+        shutil.rmtree(member.data)
         if identity == "another cluster":
             member.command = [
                 "--initial-cluster-token=other" if word.startswith("--initial-cluster-token=") else word

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -17,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import SystemRandom
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from fmproto.etcd import Tls
@@ -119,6 +121,7 @@ class Member:
 
     command: list[str]
     endpoint: str
+    data: Path
     log: Path
     process: subprocess.Popen[bytes] | None = None
 
@@ -160,12 +163,15 @@ class EtcdServer:
 
     def ctl(self, *arguments: str, timeout_s: float = 20.0) -> str:
         """etcdctl's stdout. Raises AssertionError with its stderr where it fails."""
-        command = [str(_etcdctl()), "--endpoints", ",".join(self.endpoints), *self.ctl_options, *arguments]
+        command = [*self.ctl_command(), *arguments]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, "ETCDCTL_API": "3"}
         )
         assert done.returncode == 0, f"{' '.join(arguments)}: {done.stderr}"
         return done.stdout
+
+    def ctl_command(self) -> list[str]:
+        return [str(_etcdctl()), "--endpoints", ",".join(self.endpoints), *self.ctl_options]
 
     def wait_ready(self) -> None:
         """Until each running member answers a linearizable read."""
@@ -246,6 +252,9 @@ def start_etcd(
         yield server
     finally:
         server.stop()
+        # pytest keeps temporary folders for a while; logs are small, but each member has 64 MB of write-ahead log.
+        for member in server.members:
+            shutil.rmtree(member.data, ignore_errors=True)
 
 
 def _members(binary: Path, folder: Path, count: int, flags: list[str], tls: bool) -> list[Member]:
@@ -261,5 +270,26 @@ def _members(binary: Path, folder: Path, count: int, flags: list[str], tls: bool
         command += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
         command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
         command += [f"--initial-cluster={cluster}", f"--initial-cluster-token={folder.name}", *flags]
-        made.append(Member(command, endpoint, folder / f"{name}.log"))
+        made.append(Member(command, endpoint, folder / name, folder / f"{name}.log"))
     return made
+
+
+def history(server: EtcdServer, prefix: str, last_revision: int) -> list[tuple[int, str, str | None]]:
+    """Every change under the prefix from revision 1 to `last_revision`, which must be one of them: (revision, key, value;
+    None where deleted). By etcdctl, so that what fmproto.etcd is judged by does not come from itself."""
+    command = [*server.ctl_command(), "watch", "--rev=1", "--prefix", prefix, "-w", "json"]
+    told: list[tuple[int, str, str | None]] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "ETCDCTL_API": "3"}) as watch:
+        assert watch.stdout is not None
+        for line in watch.stdout:
+            told += [_event(event) for event in json.loads(line)["Events"]]
+            if told[-1][0] >= last_revision:
+                break
+        watch.kill()
+    return told
+
+
+def _event(event: dict[str, Any]) -> tuple[int, str, str | None]:
+    pair = event["kv"]
+    value = base64.b64decode(pair.get("value", "")).decode() if event.get("type") != 1 else None
+    return int(pair["mod_revision"]), base64.b64decode(pair["key"]).decode(), value

@@ -80,12 +80,12 @@ def live(root: Path, *, nodes: tuple[str, ...] = NODES, **options: object) -> It
         root,
         cluster_file,
         nodes,
-        agent={"period_s": 1.0, "agent_fence_after_s": 30.0, "fence_grace_s": 5.0},
+        agent={"period_s": 1.0, "fence_after_s": 30.0, "fence_grace_s": 5.0},
         scheduler={"timeouts": TIMEOUTS, "etcd": {"election_ttl_s": 3.0}},
         **options,  # type: ignore[arg-type]
     )
     with cluster, Client(cluster.server, timeout_s=20, patience_s=60) as client:
-        until("every node is ready", lambda: ready(client) == len(nodes))
+        until("every node is ready", lambda: cluster.check() or ready(client) == len(nodes))  # type: ignore[func-returns-value]
         yield cluster, client
     assert not cluster.leftovers(), "processes were left behind"
 

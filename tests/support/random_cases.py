@@ -69,7 +69,7 @@ def _fabric(rng: Random, kind: str, leaves: int, switches: list[Switch], links: 
 
 def snapshot(rng: Random, topology: Topology) -> Snapshot:
     every = [GpuId(node.name, i) for node in topology.nodes for i in range(len(node.shape.gpus))]
-    busy = rng.choice([0.0, 0.0, 0.2, 0.5])
+    busy = rng.choice([0.0, 0.0, 0.1, 0.2, 0.4])
     held = {gpu: f"j{rng.randrange(3)}" for gpu in every if rng.random() < busy}
     unfit = {gpu: "Xid 79" for gpu in every if rng.random() < 0.04}
     closed = {node.name: "drained" for node in topology.nodes if rng.random() < 0.05}
@@ -77,26 +77,28 @@ def snapshot(rng: Random, topology: Topology) -> Snapshot:
 
 
 def request(rng: Random, nodes: tuple[Node, ...]) -> Request:
-    groups = tuple(_group(rng, f"g{i}", i) for i in range(rng.choice([1, 1, 2, 2, 3])))
+    groups = tuple(_group(rng, f"g{i}", i, nodes) for i in range(rng.choice([1, 1, 2, 2, 3])))
     replicas = rng.choice([1, 1, 2, 2, 3]) if len(groups) < 3 else rng.choice([1, 2])
     avoid = {rng.choice(nodes).name} if rng.random() < 0.05 else set()
     return clusters.request(*groups, replicas=replicas, avoid=avoid)
 
 
-def _group(rng: Random, name: str, number: int) -> ResourceGroup:
+def _group(rng: Random, name: str, number: int, nodes: tuple[Node, ...]) -> ResourceGroup:
     kind = rng.choice(["TP", "TP", "TP", "DP", "DP", "PP", "PP", "EP", "AUX"])
-    families = ["h100", "a100", "v100", "l40s", "gb200"]
-    preferred = rng.sample(families, rng.choice([0, 0, 1, 2]))
+    # Mostly what the cluster has: a request for what nobody has teaches little.
+    present = sorted({spec.family for each in nodes for spec in each.shape.gpus})
+    families = [*present, "h200"] if rng.random() < 0.2 else present
+    preferred = rng.sample(families, min(len(families), rng.choice([0, 0, 1, 1, 2])))
     reach = rng.random() < 0.45
     return group(
         name,
         kind,
-        rng.choice([1, 1, 2, 2, 3, 4, 5]) if number == 0 else rng.choice([1, 1, 2, 3]),
+        rng.choice([1, 1, 2, 2, 2, 3, 4, 5]) if number == 0 else rng.choice([1, 1, 2, 3]),
         preferred=preferred,
-        tolerated=rng.sample(families, rng.choice([0, 0, 2])) if preferred or rng.random() < 0.3 else (),
-        memory=rng.choice([0, 0, 0, 40, 80]),
-        nvlink=rng.choice([0, 0, 0, 100, 600, 900]),
-        hops=rng.choice([None, 0, 1, 1, 2, 3]) if reach else None,
+        tolerated=rng.sample(families, min(len(families), rng.choice([0, 1, 2]))) if preferred or rng.random() < 0.3 else (),
+        memory=rng.choice([0, 0, 0, 0, 40, 80]),
+        nvlink=rng.choice([0, 0, 0, 0, 100, 600, 900]),
+        hops=rng.choice([None, 0, 1, 1, 2, 3, 3]) if reach else None,
         rate=rng.choice([0, 0, 200, 400]) if reach else 0,
         reach=reach,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -272,3 +273,12 @@ def unused_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def eventually(what: str, probe: Callable[[], Any], within_s: float = 10.0) -> Any:
+    """The first truthy answer of `probe`; fails, naming what was expected, when the time is over."""
+    deadline_s = time.monotonic() + within_s
+    while not (answer := probe()):
+        assert time.monotonic() < deadline_s, f"after {within_s:g} s still not: {what}"
+        time.sleep(0.01)
+    return answer

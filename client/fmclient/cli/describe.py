@@ -178,7 +178,7 @@ def node_lines(node: Node) -> list[str]:
         ("address", inventory.address),
         ("agent", f"{inventory.agent_address} {inventory.agent_version}".strip()),
         ("hardware", f"{types(node)}; {host.cpus} CPUs, {host.memory_bytes / 1e9:.0f} GB of memory"),
-        ("source", f"{inventory.source}, driver {inventory.driver_version or 'unknown'}"),
+        ("source", ", driver ".join(part for part in (inventory.source, inventory.driver_version) if part)),
         ("domain", inventory.nvlink_domain),
     ]
     lines = [f"{name + ':':<10}{value}" for name, value in facts if value]

@@ -97,7 +97,7 @@ class Table:
                 min_width=0 if last else self._widths[place],
                 justify="right" if column.right else "left",
                 no_wrap=not last,
-                overflow="fold" if last else "ignore",
+                overflow="fold" if last else "ellipsis",
             )
         for row in cells:
             table.add_row(*(Text(cell, style=state_style(cell)) for cell in row))

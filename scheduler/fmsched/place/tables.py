@@ -98,7 +98,7 @@ class Packing:
 def search(problem: Problem) -> Found | Infeasible | None:
     """The best counts, proven; None where the tables do not apply."""
     shape = tuple(problem.request.replicas + 1 for _ in problem.request.groups)
-    if len(problem.bins) < BINS_MIN or prod(shape) > STATES_MAX:
+    if not problem.bins or len(problem.bins) < BINS_MIN or prod(shape) > STATES_MAX:
         return None
     if any(item.fragment for ways in {id(ways): ways for ways in problem.ways}.values() for item in ways.items):
         return None
@@ -186,7 +186,10 @@ def _raw_options(problem: Problem) -> Raw | None:
         mine = found[id(ways)] = []
         for w, way in enumerate(ways.ways):
             for whole in _splits(ways, way, problem.request.replicas):
-                mine.append((_vector(problem, whole), _terms(problem, ways, way, whole), w, whole))
+                vector = _vector(problem, whole)
+                if max(vector) > problem.request.replicas:
+                    continue
+                mine.append((vector, _terms(problem, ways, way, whole), w, whole))
                 if len(mine) > OPTIONS_MAX:
                     return None
     return found

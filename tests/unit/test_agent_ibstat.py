@@ -1,0 +1,87 @@
+"""ibstat's output, as it comes: whole, cut, with debug lines between, without indentation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from fmagent.devices.ibstat import locate, parse_ibstat, port_health
+from fmproto.v1 import hardware_pb2 as pb
+
+DATA = Path(__file__).resolve().parents[3] / "shared/data/ibstat"
+
+TWO = """ibwarn: [77] umad_init: umad_init
+CA 'mlx5_0'
+\tCA type: MT4129
+\tNumber of ports: 1
+\tFirmware version: 28.1.1
+\tNode GUID: 0x1111222233334444
+\tPort 1:
+\t\tState: Active
+\t\tPhysical state: LinkUp
+\t\tRate: 400
+\t\tBase lid: 12
+\t\tPort GUID: 0x1111222233334444
+\t\tLink layer: InfiniBand
+CA 'mlx5_bond_0'\r
+  Number of ports: 1\r
+  Port 1:\r
+    State: Down\r
+    Physical state: LinkUp\r
+    Rate: 40\r
+"""
+
+
+def test_two_adapters() -> None:
+    ib, bond = parse_ibstat(TWO)
+    assert (ib.hca, ib.port, ib.state, ib.physical_state, ib.rate_gbps) == ("mlx5_0", 1, "Active", "LinkUp", 400)
+    assert (ib.link_layer, ib.port_guid, ib.firmware) == ("InfiniBand", "0x1111222233334444", "28.1.1")
+    assert (bond.hca, bond.state, bond.rate_gbps, bond.link_layer) == ("mlx5_bond_0", "Down", 40, "")
+    assert [(health.device, health.state) for health in port_health([ib, bond])] == [
+        ("mlx5_0/1", pb.HEALTH_STATE_OK),
+        ("mlx5_bond_0/1", pb.HEALTH_STATE_FAILED),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "ibpanic: [1] main: stat of IB device 'x' failed\n", "CA 'mlx5_0'\n\tNumber of ports: 1\n"]
+)
+def test_no_port_is_no_port(text: str) -> None:
+    assert parse_ibstat(text) == []
+
+
+@pytest.mark.parametrize("cut", range(40, len(TWO), 37))
+def test_output_that_ends_anywhere_keeps_what_was_said(cut: int) -> None:
+    found = parse_ibstat(TWO[:cut])
+    assert [port.hca for port in found] == ["mlx5_0", "mlx5_bond_0"][: len(re.findall(r"Port 1:", TWO[:cut]))]
+
+
+def test_sysfs_places_the_adapter(tmp_path: Path) -> None:
+    device = tmp_path / "devices/pci0000:10/0000:1a:00.0"
+    device.mkdir(parents=True)
+    (device / "numa_node").write_text("1\n")
+    adapter = tmp_path / "class/infiniband/mlx5_0"
+    adapter.mkdir(parents=True)
+    (adapter / "device").symlink_to(device)
+    near, unknown = locate(parse_ibstat(TWO), tmp_path)
+    assert (near.pci_address, near.numa_node) == ("0000:1a:00.0", 1)
+    assert (unknown.pci_address, unknown.numa_node) == ("", -1)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data/ibstat is absent: real outputs are not checked")
+def test_real_outputs() -> None:
+    walked = 0
+    for path in sorted(DATA.glob("*.txt")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found = parse_ibstat(text)
+        lines = [line.strip() for line in text.splitlines()]
+        assert len(found) == len([line for line in lines if re.fullmatch(r"Port \d+:", line)]), path.name
+        assert sorted(port.state for port in found) == sorted(line[7:] for line in lines if line.startswith("State: ")), (
+            path.name
+        )
+        rates = [float(line.split()[1]) for line in lines if line.startswith("Rate: ") and line.split()[1].isdigit()]
+        if not path.name.startswith("ibstatus"):
+            assert sorted(port.rate_gbps for port in found) == sorted(rates), path.name
+        walked += 1
+    assert walked
