@@ -15,7 +15,7 @@ from fmproto.v1 import agent_pb2, agent_pb2_grpc, scheduler_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
-from fmagent.runner import rundir, shim
+from fmagent.runner import files, rundir
 
 # Of one message; a file is read in pieces of this size, so that a rank that writes much does not block the others.
 CHUNK_BYTES_MAX = 256 * 1024
@@ -88,7 +88,7 @@ class AgentServicer(agent_pb2_grpc.AgentServicer):
         self, request: agent_pb2.AgentLogsRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> AsyncIterator[scheduler_pb2.LogChunk]:
         folder = self._source.log_folder(request.job, request.attempt)
-        record = shim.read_json(str(folder / shim.RUN_FILE)) if folder is not None else None
+        record = files.read_json(str(folder / files.RUN_FILE)) if folder is not None else None
         if folder is None or record is None:
             what = f"run of job {request.job}" + (f", attempt {request.attempt}" if request.attempt else "")
             await context.abort(grpc.StatusCode.NOT_FOUND, f"node {self._node} has no {what}")

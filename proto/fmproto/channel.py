@@ -29,7 +29,7 @@ def client_options() -> Options:
 
 def server_options() -> Options:
     return [
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", SERVER_PING_MIN_MS),
+        ("grpc.http2.min_ping_interval_without_data_ms", SERVER_PING_MIN_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),

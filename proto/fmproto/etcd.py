@@ -17,7 +17,7 @@ from fmproto.channel import Options, client_options
 from fmproto.etcd_faults import CompactedError, StoreReplaced, is_oversized
 from fmproto.etcd_rules import check_ttl, check_write
 from fmproto.etcd_tls import Tls
-from fmproto.kv import Changes, Conflict, Entry, Guard, LeaseGone, Op, Page, Resync, StoreStatus, StoreUnavailable
+from fmproto.kv import Changes, Conflict, Delete, Entry, Guard, LeaseGone, Op, Page, Resync, StoreStatus, StoreUnavailable
 
 __all__ = ["Etcd", "StoreReplaced", "Tls"]
 
@@ -91,7 +91,11 @@ class Etcd:
         return self._codec.entry(answer.kvs[0]) if answer.kvs else None
 
     async def write(self, guards: Sequence[Guard], ops: Sequence[Op]) -> int | Conflict:
+        """A full etcd takes deletions, but before 3.4.20 and 3.5.7 it refuses every transaction, one that only deletes
+        included (etcd-io/etcd#13435): there, only a single deletion without guards gets through."""
         check_write(guards, ops)
+        if not guards and len(ops) == 1 and isinstance(ops[0], Delete):
+            return int((await self._requests.delete(ops[0].key)).header.revision)
         answer = await self._requests.transaction(guards, ops)
         return int(answer.header.revision) if answer.succeeded else Conflict(answer.header.revision)
 

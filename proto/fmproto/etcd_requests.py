@@ -31,6 +31,10 @@ class Requests:
         request = etcd_codec.transaction(guards, ops)
         return await self._ask(lambda at: at.kv.Txn, request, repeatable=False, linearizable=True)
 
+    async def delete(self, key: str) -> Message:
+        request = etcdrpc.DeleteRangeRequest(key=etcd_codec.to_bytes(key))
+        return await self._ask(lambda at: at.kv.DeleteRange, request, repeatable=False, linearizable=True)
+
     async def compact(self, revision: int) -> None:
         await self._ask(lambda at: at.kv.Compact, etcdrpc.CompactionRequest(revision=revision), repeatable=True)
 

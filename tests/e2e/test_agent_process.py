@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -270,7 +271,7 @@ async def fill(made: Agent) -> bool:
     return False
 
 
-async def logs(node: Agent, **wanted: object) -> list[scheduler_pb2.LogChunk]:
+async def logs(node: Agent, **wanted: Any) -> list[scheduler_pb2.LogChunk]:
     async with grpc.aio.insecure_channel(node.listen, options=client_options()) as channel:
         stub = agent_pb2_grpc.AgentStub(channel)
         return [chunk async for chunk in stub.Logs(agent_pb2.AgentLogsRequest(**wanted), timeout=20)]
@@ -288,7 +289,11 @@ async def test_logs_of_live_and_ended_runs(node: Agent, tmp_path: Path) -> None:
     await node.withdrawn("job-1")
     tail = await logs(node, job="job-1", attempt=1, tail_lines=2)
     assert b"".join(chunk.data for chunk in tail if not chunk.stderr and chunk.rank == 0) == b"two\nthree end"
-    for wanted, said in [({"job": "none"}, "has no run of job none"), ({"job": "job-1", "ranks": [7]}, "has no rank 7")]:
+    unknown: list[tuple[dict[str, Any], str]] = [
+        ({"job": "none"}, "has no run of job none"),
+        ({"job": "job-1", "ranks": [7]}, "has no rank 7"),
+    ]
+    for wanted, said in unknown:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await logs(node, **wanted)
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND

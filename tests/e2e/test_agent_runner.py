@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from fmagent.orders import Stage
-from fmagent.runner import shim
+from fmagent.runner import files, procfs
 from fmagent.runner.process import ProcessLimits
 
 from tests.support.agent import bench, lives, order, processes_naming, until
@@ -121,9 +121,9 @@ async def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) ->
             return b"up" in at.output(wanted)
 
         await until(up, "the rank ignores SIGTERM")
-        began_s = shim.boot_time_s()
+        began_s = procfs.boot_time_s()
         run = await at.stop(wanted, 0.5)
-        assert 0.4 < shim.boot_time_s() - began_s < 5.0
+        assert 0.4 < procfs.boot_time_s() - began_s < 5.0
         assert run.ranks[0].exit_code == 137
         assert "killed after 0.5 s of grace" in run.reason
 
@@ -271,8 +271,8 @@ async def test_contact_keeps_the_ranks(tmp_path: Path) -> None:
     async with bench(tmp_path, limits) as at:
         wanted = order("j", ["/bin/sleep", "600"])
         await at.start(wanted)
-        began_s = shim.boot_time_s()
-        await at.state("j", lambda run: shim.boot_time_s() - began_s > 2.5)
+        began_s = procfs.boot_time_s()
+        await at.state("j", lambda run: procfs.boot_time_s() - began_s > 2.5)
         assert [run.stage for run in await at.runner.observe()] == [Stage.RUNNING]
 
 
@@ -303,8 +303,10 @@ async def test_short_lived_ranks_keep_every_byte(tmp_path: Path) -> None:
         "os.write(1, out) if len(out) < 60_000 else sys.stdout.buffer.write(out)\n"
     )
     contents = [b"x" * 200_000, b"no newline", b"a\rb\r", bytes(range(256)) * 8, b"y" * 1_000_000 + b"\n"]
+    # FMSCHED_SHORT_RANKS=500 for the whole story.
+    rounds = int(os.environ.get("FMSCHED_SHORT_RANKS", "30")) // 10
     async with bench(tmp_path) as at:
-        for number in range(3):
+        for number in range(rounds):
             wanted = order(f"j{number}", [sys.executable, "-S", "-c", writer], gpus=range(10))
             await at.start(wanted)
             run = await at.gone(wanted.job)
@@ -312,6 +314,38 @@ async def test_short_lived_ranks_keep_every_byte(tmp_path: Path) -> None:
             for rank in range(10):
                 told = hashlib.sha256(at.output(wanted, rank)).hexdigest()
                 assert told == hashlib.sha256(contents[rank % 5]).hexdigest(), f"rank {rank}"
+
+
+async def test_what_the_user_replaces_is_told_while_it_runs(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order(
+            "j", ["/bin/sh", "-c", "echo $MASTER_PORT $FMSCHED_JOB"], env=(("MASTER_PORT", "1"), ("FMSCHED_JOB", "x"))
+        )
+        run = await at.prepare(wanted)
+        assert run.reason == "template.env replaces MASTER_PORT; template.env may not set FMSCHED_JOB"
+        await at.runner.start("j", 1, "127.0.0.1", run.held_port)
+        ended = await at.gone("j")
+        assert ended.reason == ""
+        assert at.output(wanted) == b"1 j\n"
+
+
+async def test_a_run_that_never_had_a_supervisor_is_prepared_anew(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order("j", ["/bin/true"])
+        await at.prepare(wanted)
+        folder = tmp_path / "runs/j.1"
+        os.kill(at.supervisor(wanted), signal.SIGKILL)
+
+        async def dead() -> bool:
+            return not processes_naming(str(tmp_path))
+
+        await until(dead, "the supervisor is dead")
+        (folder / files.STATE_FILE).unlink()
+        await at.runner.close()
+        async with bench(tmp_path) as later:
+            assert await later.runner.observe() == ()
+            await later.start(wanted)
+            assert (await later.gone("j")).ranks[0].exit_code == 0
 
 
 async def test_released_runs_are_kept_in_number(tmp_path: Path) -> None:

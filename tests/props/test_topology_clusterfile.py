@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fmproto.fields import Fault
+from fmproto.yamltext import Fault
 from fmsched.topology.clusterfile import ClusterFile, parse, to_snapshot
 from fmsched.topology.clustertext import write
 from hypothesis import given, settings

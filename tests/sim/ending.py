@@ -12,13 +12,12 @@ from fmsched.model.job import Request
 from fmsched.model.placement import Placement
 from fmsched.model.record import Status
 from fmsched.picture import Picture
-from fmsched.place.solve import solve
 from fmsched.store.memory import MemoryStore
 from fmsched.store.mirror import Mirror
 
 from tests.sim.network import done_at_once
 from tests.sim.nodes import Node
-from tests.sim.programs import BUDGET, LIVENESS
+from tests.sim.programs import BUDGET, LIVENESS, answer
 from tests.sim.safety import Safety
 from tests.sim.scenario import Scenario
 
@@ -57,7 +56,7 @@ class Ending:
             if status.state.ended and id_ in mirror.wanted:
                 left.append(f"{id_} is {status.state} and still wanted")
             if not status.state.ended:
-                verdict = solve(snapshot, self._request(mirror, id_, status), BUDGET)
+                verdict = answer(snapshot, self._request(mirror, id_, status), BUDGET)
                 if isinstance(verdict, Placement):
                     left.append(f"{id_} waits ({status.reason}), and could be placed on {verdict.nodes}")
         return left

@@ -59,6 +59,8 @@ class Truth(Protocol):
 
     def wrong(self, what: str) -> None: ...
 
+    def told_to_stop(self, node: str, job: str, attempt: int, reason: str) -> None: ...
+
     def note(self, *what: object) -> None: ...
 
 
@@ -134,7 +136,14 @@ class Node:
     """One machine. Its supervisors run in the world's time, whatever becomes of the agent."""
 
     def __init__(
-        self, name: str, inventory: hw.Inventory, loop: VirtualLoop, truth: Truth, script: Script, fence: FenceRule, seed: str
+        self,
+        name: str,
+        inventory: hw.Inventory,
+        loop: VirtualLoop,
+        truth: Truth,
+        script: Script,
+        fence: FenceRule,
+        seed: str,
     ) -> None:
         self.name = name
         self.inventory = inventory
@@ -145,7 +154,7 @@ class Node:
         self.over = False
         self.news: Callable[[], None] = lambda: None
         self._loop = loop
-        self._truth = truth
+        self.truth = truth
         self._script = script
         self._fence = fence
         self._rng = random.Random(f"{seed}:node:{name}")
@@ -200,12 +209,12 @@ class Node:
             self.wrong(f"{job}.{attempt} was to start with port {master_port}; {run.held_port} is held")
             return
         run.stage = Stage.RUNNING
-        self._truth.note("start", self.name, job, attempt)
+        self.truth.note("start", self.name, job, attempt)
         if run.order.command is not None:
             for rank in run.ranks:
                 self._pids += 1
                 rank.pid = self._pids
-                self._truth.rank_started(self.name, rank.gpu, job, attempt)
+                self.truth.rank_started(self.name, rank.gpu, job, attempt)
                 plan = self._script.rank(job, attempt, rank.rank)
                 self._loop.later(plan.runs_s, self._exits, run, rank, plan.exit_code, "")
         self._tell()
@@ -216,7 +225,7 @@ class Node:
         rank.exit_code, rank.reason = code, reason
         if code and not run.first_failed_ms:
             run.first_failed_ms = int(self._loop.time() * 1000)
-        self._truth.rank_ended(self.name, rank.gpu, *run.key)
+        self.truth.rank_ended(self.name, rank.gpu, *run.key)
         if run.stage is Stage.RUNNING and not any(one.lives for one in run.ranks):
             run.stage = Stage.EXITED
             leftover_s = LEFTOVER_MAX_S * self._rng.random() if self._rng.random() < 0.2 else 0.02
@@ -274,12 +283,12 @@ class Node:
             run.deadline_s = min(run.deadline_s, now_s + grace_s)
             self._loop.later(max(0.0, run.deadline_s - now_s), self._kill_late, run)
         elif run.stage in {Stage.PREPARED, Stage.RUNNING}:
-            self._truth.note("fence", self.name, *run.key)
+            self.truth.note("fence", self.name, *run.key)
             self._begin_stop(run, grace_s, f"fenced: no contact for {silent_s:.1f} s", device_fault=True)
         self._loop.later(tick_s, self._look_at_contact, run)
 
     def wrong(self, what: str) -> None:
-        self._truth.wrong(f"{self.name}: {what}")
+        self.truth.wrong(f"{self.name}: {what}")
 
     # --- faults
 
@@ -291,7 +300,7 @@ class Node:
         for rank in run.ranks:
             if rank.lives:
                 rank.exit_code, rank.reason = SIGKILL_CODE, cause
-                self._truth.rank_ended(self.name, rank.gpu, *run.key)
+                self.truth.rank_ended(self.name, rank.gpu, *run.key)
         if run.stage not in {Stage.EXITED, Stage.REFUSED}:
             started = run.stage in {Stage.RUNNING, Stage.STOPPING}
             run.stage = Stage.EXITED if started else Stage.REFUSED
@@ -390,6 +399,8 @@ class SimRunner:
         await self._kv.step()
         run = self._known.get((job, attempt))
         if run is not None:
+            if not device_fault:  # else the fence stops it, order or not
+                self._node.truth.told_to_stop(self._node.name, job, attempt, reason)
             run.stop = (grace_s, reason, device_fault)
             self._node.command(run)
         await self._kv.step()

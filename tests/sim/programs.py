@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from fmagent.loop import AgentSettings
 from fmproto import keys
@@ -15,7 +16,7 @@ from fmsched.lifecycle.liveness import LivenessLimits
 from fmsched.lifecycle.step import Limits
 from fmsched.loop import LoopConfig, Scheduler
 from fmsched.model.job import Request
-from fmsched.model.placement import Budget, Placement, Verdict
+from fmsched.model.placement import Budget, Verdict
 from fmsched.model.snapshot import Snapshot
 from fmsched.place.solve import solve
 from fmsched.policy.order import question
@@ -37,14 +38,38 @@ def agent_settings(node: str, session: str) -> AgentSettings:
     return AgentSettings(node, session, period_s=PERIOD_S, fence_after_s=FENCE_AFTER_S, fence_grace_s=FENCE_GRACE_S)
 
 
+# Answers kept over the seeds of one process: small clusters meet the same questions again and again.
+ANSWERS_MAX = 50_000
+_ANSWERS: dict[object, Verdict] = {}
+
+
+def answer(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
+    """place.solve, remembered by everything that it reads."""
+    topology = snapshot.topology
+    asked = (
+        tuple((node.name, len(node.uuids)) for node in topology.nodes),
+        topology.leaves,
+        tuple(sorted(snapshot.held.items())),
+        tuple(sorted(snapshot.unfit.items())),
+        tuple(sorted(snapshot.closed.items())),
+        question(request),
+    )
+    verdict = _ANSWERS.get(asked)
+    if verdict is None:
+        if len(_ANSWERS) >= ANSWERS_MAX:
+            _ANSWERS.clear()
+        verdict = _ANSWERS[asked] = solve(snapshot, request, budget)
+    return replace(verdict, job=request.job)
+
+
 class Solver:
-    """place.solve itself. It runs at once and answers later, as a thread would: what changes meanwhile, it does not see."""
+    """It runs at once and answers later, as a thread would: what changes meanwhile, it does not see."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
     async def __call__(self, snapshot: Snapshot, request: Request, budget: Budget) -> tuple[Verdict, float]:
-        verdict = solve(snapshot, request, budget)
+        verdict = answer(snapshot, request, budget)
         took_s = self._rng.random() * SOLVE_MAX_S
         await asyncio.sleep(took_s)
         return verdict, took_s

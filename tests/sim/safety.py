@@ -204,7 +204,9 @@ class Safety:
             return
         if request.term < self.seen.term_written:
             what = ", ".join(op.key for op in request.ops[:3])
-            self._wrong(f"{request.sender} wrote {what} under term {request.term} after term {self.seen.term_written} had written")
+            self._wrong(
+                f"{request.sender} wrote {what} under term {request.term} after term {self.seen.term_written} had written"
+            )
         self.seen.term_written = max(self.seen.term_written, request.term)
 
     # --- the nodes
@@ -232,6 +234,13 @@ class Safety:
             counter[what] -= 1
             if not counter[what]:
                 del counter[what]
+
+    def told_to_stop(self, node: str, job: str, attempt: int, reason: str) -> None:
+        """An agent stops what the store no longer orders, and nothing else: an order that went does not come back."""
+        self.catch_up()
+        order = self.seen.orders.get((node, job))
+        if self._store.reachable and order is not None and order.attempt == attempt:
+            self._wrong(f"{node} stops {job}.{attempt} ({reason}), which is still ordered")
 
     def lingering(self) -> None:
         """No rank outlives the order to stop by more than the bound. Called now and then."""

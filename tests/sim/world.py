@@ -40,7 +40,7 @@ WALL_START_MS = 1_700_000_000_000
 SILENCE_MAX_S = 4.0
 LINGER_MAX_S = max(FENCE_AFTER_S, SILENCE_MAX_S) + 3.0 + 3.0
 # Events kept for the report of a failing seed.
-EVENTS_KEPT = 3000
+EVENTS_KEPT = 120
 # A client's patience with one call, and its pause between calls, seconds.
 CALL_S, RETRY_S = 2.0, 0.3
 
@@ -128,6 +128,9 @@ class World:
     def rank_ended(self, node: str, gpu: int, job: str, attempt: int) -> None:
         self.note("end", node, gpu, job, attempt)
         self.safety.rank_ended((node, gpu), job, attempt)
+
+    def told_to_stop(self, node: str, job: str, attempt: int, reason: str) -> None:
+        self.safety.told_to_stop(node, job, attempt, reason)
 
     def _changed(self, change: Change) -> None:
         value = change.entry.value if change.entry is not None else None
@@ -368,9 +371,7 @@ class World:
     def _drain(self, fault: Fault) -> None:
         name = self._pick(self.agents, fault).host.name
         self.loop.spawn(self._client, self._set_drain(name, drained=True))
-        self.loop.later(
-            1.0 + 10 * fault.size, lambda: self.loop.spawn(self._client, self._set_drain(name, drained=False))
-        )
+        self.loop.later(1.0 + 10 * fault.size, lambda: self.loop.spawn(self._client, self._set_drain(name, drained=False)))
 
     def _store_gone(self, fault: Fault) -> None:
         self.store.reachable = False

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from fmagent.launch.environment import NodeFacts
 from fmagent.orders import Command, Order, PlacedRank, RankOrder, RunState
-from fmagent.runner import shim
+from fmagent.runner import files, procfs
 from fmagent.runner.process import ProcessLimits, ProcessRunner
 from fmproto import keys
 from fmproto.etcd import Etcd
@@ -50,14 +50,14 @@ async def until(probe: Callable[[], Awaitable[T | None]], what: str, timeout_s: 
 
 def lives(pid: int) -> bool:
     """Zombies count as dead: some init processes reap late."""
-    proc = shim.read_proc(pid)
+    proc = procfs.read_proc(pid)
     return proc is not None and proc.state not in "ZX"
 
 
 def processes_naming(text: str) -> list[int]:
     """Living processes with `text` in their environment or command line."""
     found = []
-    for proc in shim.all_processes():
+    for proc in procfs.all_processes():
         with contextlib.suppress(OSError):
             folder = Path(f"/proc/{proc.pid}")
             words = folder.joinpath("environ").read_bytes() + folder.joinpath("cmdline").read_bytes()
@@ -147,7 +147,7 @@ class Bench:
         return (self.state_dir / "runs" / f"{wanted.job}.{wanted.attempt}" / f"rank-{rank}.{name}").read_bytes()
 
     def supervisor(self, wanted: Order) -> int:
-        state = shim.read_json(str(self.state_dir / "runs" / f"{wanted.job}.{wanted.attempt}" / shim.STATE_FILE))
+        state = files.read_json(str(self.state_dir / "runs" / f"{wanted.job}.{wanted.attempt}" / files.STATE_FILE))
         assert state is not None
         return int(state["pid"])
 

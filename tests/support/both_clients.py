@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Self
 
 from fmclient import AsyncClient, Client
+
+from tests.support.scripted_scheduler import eventually
 
 KINDS = ("sync", "async")
 
@@ -18,13 +20,19 @@ class Either:
 
     def __init__(self, kind: str, server: str, **options: Any) -> None:
         self._loop = asyncio.new_event_loop() if kind == "async" else None
+        self._iterators: list[Generator[Any, None, None]] = []
         self._client: Any = AsyncClient(server, **options) if kind == "async" else Client(server, **options)
 
     def call(self, method: str, *args: Any, **named: Any) -> Any:
         return self._finish(getattr(self._client, method)(*args, **named))
 
-    def each(self, method: str, *args: Any, **named: Any) -> Iterator[Any]:
-        found = getattr(self._client, method)(*args, **named)
+    def each(self, method: str, *args: Any, **named: Any) -> Generator[Any, None, None]:
+        """Ends with the client at the latest."""
+        found = self._iterate(getattr(self._client, method)(*args, **named))
+        self._iterators.append(found)
+        return found
+
+    def _iterate(self, found: Any) -> Generator[Any, None, None]:
         if self._loop is None:
             yield from found
             return
@@ -51,15 +59,22 @@ class Either:
     def leave(self, manager: Any, *error: Any) -> None:
         self._finish(manager.__aexit__(*error)) if self._loop else manager.__exit__(*error)
 
-    def turn(self) -> None:
-        """Lets an asyncio client's background tasks run for a moment; the other kind has threads."""
-        if self._loop is not None:
-            self._finish(asyncio.sleep(0.01))
+    def eventually(self, what: str, probe: Callable[[], Any]) -> None:
+        """eventually(), with turns for an asyncio client's background tasks; the other kind has threads."""
+
+        def turn() -> Any:
+            if self._loop is not None:
+                self._finish(asyncio.sleep(0.01))
+            return probe()
+
+        eventually(what, turn)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for iterator in self._iterators:
+            iterator.close()
         self._finish(self._client.close())
         if self._loop is not None:
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())

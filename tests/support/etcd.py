@@ -173,6 +173,11 @@ class EtcdServer:
     def ctl_command(self) -> list[str]:
         return [str(_etcdctl()), "--endpoints", ",".join(self.endpoints), *self.ctl_options]
 
+    def metric(self, name: str) -> float:
+        """A number without labels from the first member's /metrics."""
+        text = _get(self.endpoints[0], self.tls, "/metrics").decode()
+        return float(next(line.split()[1] for line in text.splitlines() if line.startswith(name + " ")))
+
     def wait_ready(self) -> None:
         """Until each running member answers a linearizable read."""
         for member in self.members:
@@ -202,18 +207,22 @@ def _etcdctl() -> Path:
 
 
 def _healthy(endpoint: str, tls: Tls | None) -> bool:
+    try:
+        return b'"true"' in _get(endpoint, tls, "/health")
+    except OSError:
+        return False
+
+
+def _get(endpoint: str, tls: Tls | None, path: str) -> bytes:
     context = None
     if tls is not None:
         context = ssl.create_default_context(cafile=str(tls.ca))
         assert tls.cert is not None
         context.load_cert_chain(str(tls.cert), str(tls.key))
-    url = f"{'http' if tls is None else 'https'}://{endpoint}/health"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
-    try:
-        with opener.open(url, timeout=5) as answer:
-            return b'"true"' in answer.read()
-    except OSError:
-        return False
+    with opener.open(f"{'http' if tls is None else 'https'}://{endpoint}{path}", timeout=5) as answer:
+        told: bytes = answer.read()
+        return told
 
 
 @contextlib.contextmanager
@@ -225,10 +234,13 @@ def start_etcd(
     tls: bool = False,
     quota_bytes: int | None = None,
     fsync: bool = True,
+    host: str = "127.0.0.1",
+    wrap: Sequence[str] = (),
     extra: Sequence[str] = (),
 ) -> Iterator[EtcdServer]:
     """A running cluster whose data and logs lie under `folder`; skips where the binary is missing. `fsync=False` is
-    faster where etcd allows it (3.5), for tests that kill no member. `extra` goes to every member's command line."""
+    faster where etcd allows it (3.5), for tests that kill no member. `wrap` goes before every member's command ("ip netns
+    exec NAME", say), which then listens on `host`; `extra` goes after it."""
     binary = require_etcd(version)
     certificates = make_certificates(folder / "tls") if tls else None
     flags = [*extra]
@@ -242,7 +254,11 @@ def start_etcd(
     if certificates is not None:
         client, cert, key = certificates
         flags += [f"--cert-file={cert}", f"--key-file={key}", f"--trusted-ca-file={client.ca}", "--client-cert-auth"]
-    server = EtcdServer(version, _members(binary, folder, members, flags, tls), certificates[0] if certificates else None)
+    server = EtcdServer(
+        version,
+        _members([*wrap, str(binary)], folder, members, flags, "https" if tls else "http", host),
+        certificates[0] if certificates else None,
+    )
     if server.tls is not None:
         server.ctl_options = [f"--cacert={server.tls.ca}", f"--cert={server.tls.cert}", f"--key={server.tls.key}"]
     try:
@@ -257,16 +273,15 @@ def start_etcd(
             shutil.rmtree(member.data, ignore_errors=True)
 
 
-def _members(binary: Path, folder: Path, count: int, flags: list[str], tls: bool) -> list[Member]:
+def _members(binary: list[str], folder: Path, count: int, flags: list[str], scheme: str, host: str) -> list[Member]:
     folder.mkdir(parents=True, exist_ok=True)
-    scheme = "https" if tls else "http"
     peers = {f"m{number}": f"http://127.0.0.1:{free_port()}" for number in range(count)}
     cluster = ",".join(f"{name}={url}" for name, url in peers.items())
     made = []
     for name, peer in peers.items():
-        endpoint = f"127.0.0.1:{free_port()}"
+        endpoint = f"{host}:{free_port()}"
         client = f"{scheme}://{endpoint}"
-        command = [str(binary), f"--name={name}", f"--data-dir={folder / name}", "--logger=zap", "--log-level=warn"]
+        command = [*binary, f"--name={name}", f"--data-dir={folder / name}", "--logger=zap", "--log-level=warn"]
         command += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
         command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
         command += [f"--initial-cluster={cluster}", f"--initial-cluster-token={folder.name}", *flags]

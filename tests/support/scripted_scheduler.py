@@ -82,6 +82,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServicer):
     calls: list[tuple[str, Any]] = field(default_factory=list)
     log_chunks: list[scheduler_pb2.LogChunk] = field(default_factory=list)
     nodes: scheduler_pb2.ListNodesResponse = field(default_factory=scheduler_pb2.ListNodesResponse)
+    log_ends: bool = True
     plan_json: str = "{}"
     delay_s: float = 0.0
     on_submit: Callable[[scheduler_pb2.SubmitRequest], Job] = field(default=lambda request: job("job-1"))
@@ -176,6 +177,8 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServicer):
         for chunk in self.log_chunks:
             yield chunk
         await self._refuse("Logs/end", context)
+        if not self.log_ends:
+            await asyncio.Event().wait()
 
     async def WatchJobs(self, request: Any, context: Any) -> AsyncIterator[JobChange]:
         async for change in self._follow("WatchJobs", request, context):

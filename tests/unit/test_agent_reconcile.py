@@ -55,6 +55,10 @@ def world(orders: list[Order] | None = None, runs: list[RunState] | None = None,
     return replace(base, **values)  # type: ignore[arg-type]
 
 
+def unseen(*runs: RunState, **values: object) -> World:
+    return world([], list(runs), desired=None, **values)
+
+
 ANNOUNCED = {"a": Published(1, Stage.PREPARING, confirmed=True)}
 A = order()
 STARTED = order(start=True, master_address="10.0.0.1", master_port=20001)
@@ -74,11 +78,11 @@ TABLE: list[tuple[str, World, tuple[Action, ...]]] = [
     ("exited with leftovers, it is not released", world([], [run(stage=Stage.EXITED, stop_ordered=True)]), ()),
     ("gone, it is released and withdrawn", world([], [run(stage=Stage.EXITED, gone=True)]), (Release("a", 1), Withdraw("a"))),
     ("a report of nobody is withdrawn", world([], reports=ANNOUNCED), (Withdraw("a"),)),
-    ("no view, no stop", world(desired=None, runs=(run(),)), ()),
+    ("no view, no stop", unseen(run()), ()),
     ("an unreadable order stops nothing", world([], [run()], unreadable=frozenset({"a"})), ()),
     (
         "fenced, everything stops, also without a view",
-        world(desired=None, runs=(run(), run("b", Stage.PREPARED), run("c", Stage.EXITED)), fenced="silence", fence_grace_s=5.0),
+        unseen(run(), run("b", Stage.PREPARED), run("c", Stage.EXITED), fenced="silence", fence_grace_s=5.0),
         (Stop("a", 1, 5.0, "silence", device_fault=True), Stop("b", 1, 5.0, "silence", device_fault=True)),
     ),
     ("fenced, nothing begins", world([A], reports=ANNOUNCED, fenced="silence"), ()),

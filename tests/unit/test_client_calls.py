@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -67,7 +66,7 @@ def test_an_answer_that_cannot_change_is_not_asked_for_again(kind: str) -> None:
         serving(refusals={"ListJobs": [Refusal(grpc.StatusCode.INTERNAL, "broken")]}) as served,
         Either(kind, served.address) as client,
     ):
-        with pytest.raises(errors.ServiceFailed, match="ListJobs at .*: INTERNAL: broken"):
+        with pytest.raises(errors.ServiceFailed, match=r"ListJobs at .*: INTERNAL: broken"):
             client.call("list")
         assert served.scheduler.names() == ["ListJobs"]
 
@@ -167,9 +166,12 @@ def test_faults_of_a_manifest_come_with_line_and_path(kind: str) -> None:
         ("line 12: spec.x[0].y", "found -1; at least 1"), ("spec", "unknown field"), ("line 3", "not YAML"), ("", "empty")
     )
     refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "4 faults", details=(faults,))
-    with serving(refusals={"Submit": [refusal]}) as served, Either(kind, served.address) as client:
-        with pytest.raises(errors.InvalidManifest, match="4 faults") as caught:
-            client.call("submit", "text")
+    with (
+        serving(refusals={"Submit": [refusal]}) as served,
+        Either(kind, served.address) as client,
+        pytest.raises(errors.InvalidManifest, match="4 faults") as caught,
+    ):
+        client.call("submit", "text")
     found = [(each.line, each.path, each.message) for each in caught.value.violations]
     assert found == [
         (12, "spec.x[0].y", "found -1; at least 1"),
@@ -182,9 +184,12 @@ def test_faults_of_a_manifest_come_with_line_and_path(kind: str) -> None:
 def test_a_job_that_can_never_run_comes_with_its_reasons(kind: str) -> None:
     why = job_pb2.Why(constraint="GPU type", group="workers", asked="H200", best="H100")
     refusal = Refusal(grpc.StatusCode.FAILED_PRECONDITION, "never on this cluster", details=(why,))
-    with serving(refusals={"Submit": [refusal]}) as served, Either(kind, served.address) as client:
-        with pytest.raises(errors.CannotBePlaced) as caught:
-            client.call("submit", "text")
+    with (
+        serving(refusals={"Submit": [refusal]}) as served,
+        Either(kind, served.address) as client,
+        pytest.raises(errors.CannotBePlaced) as caught,
+    ):
+        client.call("submit", "text")
     assert caught.value.why == (why,)
 
 
@@ -196,9 +201,9 @@ def test_details_that_cannot_be_read_do_not_hide_the_error(kind: str) -> None:
     with (
         serving(refusals={"Submit": [Broken(grpc.StatusCode.INVALID_ARGUMENT, "bad")]}) as served,
         Either(kind, served.address) as client,
+        pytest.raises(errors.InvalidArgument, match="bad"),
     ):
-        with pytest.raises(errors.InvalidArgument, match="bad"):
-            client.call("submit", "text")
+        client.call("submit", "text")
 
 
 @pytest.mark.parametrize("answer", ["no json", "[1]"])
@@ -238,6 +243,5 @@ def test_a_stream_that_nobody_reads_any_more_is_ended(kind: str) -> None:
         changes = client.each("watch")
         assert next(changes).job.spec.id == "a"
         assert served.run(served.scheduler.streams()) == 1
-        close: Callable[[], None] = changes.close  # type: ignore[attr-defined]
-        close()
+        changes.close()
         eventually("the stream has ended", lambda: served.run(served.scheduler.streams()) == 0)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
 
 import pytest
 from fmsched.manifest import Manifest, parse, request, summary
 from fmsched.manifest.job import Checkpoint, Parallelism
 from fmsched.model.job import GroupKind, Reach, ResourceGroup
+
+from tests.support.manifests import GOOD
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MANIFESTS = sorted(path for path in EXAMPLES.glob("*.yaml") if "kind: FoundationModelTrainingJob" in path.read_text())
@@ -77,5 +81,51 @@ def test_the_whole_job_becomes_stages() -> None:
     assert (manifest.min_replicas, manifest.spares, manifest.policy, manifest.launcher) == (12, 2, "fastest", "torchrun")
     assert manifest.template is not None
     assert manifest.template.env == (("NCCL_DEBUG", "WARN"), ("OMP_NUM_THREADS", "8"))
-    assert manifest.template.volumes == ("/lustre/data:/data:ro", "/lustre/checkpoints:/checkpoints")
-    assert (manifest.template.cpus, manifest.template.memory_gb) == (24.0, 200.0)
+    assert manifest.template.command == ("python", "-m", "train")
+    assert manifest.template.args == ("--config", "configs/405b.yaml")
+
+
+def test_every_extension_is_kept() -> None:
+    text = """\
+apiVersion: ai.example.com/v1alpha1
+kind: FoundationModelTrainingJob
+metadata: {name: all, labels: {team: a}, annotations: {note: "yes"}}
+spec:
+  replicaCount: 4
+  resourceGroups:
+    - {name: g, type: ExpertParallel, gpusPerGroup: 16, gpuRequirements: {acceleratorType: "H200|h100"}}
+  tolerations: [{key: gpu-type, operator: In, value: "A100"}]
+  priority: 750
+  maxRuntime: 1d2h3m4.5s
+  maxRestarts: 0
+  elastic: {minReplicas: 2}
+  template:
+    image: repo/image:1
+    env: [{name: A, value: 1}, {name: B, value: "on"}]
+    volumes: [/a:/b, /c:/d:ro]
+    resources: {cpus: 4, memoryGB: 32.5}
+"""
+    manifest = parse(text)
+    assert isinstance(manifest, Manifest), [str(fault) for fault in manifest]
+    assert manifest.groups[0].families == ("h200", "h100", "a100")
+    assert manifest.groups[0].kind is GroupKind.EXPERT_PARALLEL
+    assert (manifest.priority_class, manifest.priority) == ("", 750)
+    assert manifest.max_runtime_s == 86400 + 7200 + 180 + 4.5
+    assert (manifest.max_restarts, manifest.min_replicas) == (0, 2)
+    assert (manifest.labels, manifest.annotations) == ((("team", "a"),), (("note", "yes"),))
+    assert manifest.template is not None
+    assert manifest.template.image == "repo/image:1"
+    assert manifest.template.command == ()
+    assert manifest.template.env == (("A", "1"), ("B", "on"))
+    assert manifest.template.volumes == ("/a:/b", "/c:/d:ro")
+    assert (manifest.template.cpus, manifest.template.memory_gb) == (4.0, 32.5)
+
+
+def test_the_template_of_the_documentation_is_right() -> None:
+    text = (EXAMPLES.parent / "docs" / "manifest.md").read_text()
+    (block,) = re.findall(r"(?:^ {4}.*\n)+", text, re.MULTILINE)
+    manifest = parse(GOOD + textwrap.indent(textwrap.dedent(block), "  "))
+    assert isinstance(manifest, Manifest), [str(fault) for fault in manifest]
+    assert manifest.template is not None
+    assert manifest.template.command == ("/bin/sh", "-c", "torchrun --nnodes 1 train.py")
+    assert manifest.template.args == ("--steps", "100")

@@ -73,7 +73,7 @@ def test_ten_broken_manifests_give_one_message_each(name: str) -> None:
     assert time.perf_counter() - start < 2.0
 
 
-TEXT_FAULTS = {
+TEXT_FAULTS: dict[str, tuple[str | bytes, int | None, str | None]] = {
     "NUL": (
         GOOD.replace("job", "j\x00b"),
         4,

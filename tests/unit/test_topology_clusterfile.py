@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from pathlib import Path
 
 import pytest
+from fmproto.nodetypes import builtin_types
 from fmsched.model.hardware import GpuId
 from fmsched.model.snapshot import Snapshot
 from fmsched.topology.clusterfile import ClusterFile, parse, to_snapshot
@@ -122,6 +125,17 @@ def test_what_is_written_reads_back_the_same(text: str) -> None:
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.name)
 def test_every_example_is_a_cluster(path: Path) -> None:
     assert to_snapshot(read(path.read_text())).topology.nodes
+
+
+def test_the_examples_of_the_documentation_are_right() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "cluster-file.md").read_text()
+    blocks = re.findall(r"(?:^ {4}.*\n|^\n(?= {4}))+", text, re.MULTILINE)
+    whole, types = (textwrap.dedent(block) for block in blocks)
+    assert len(to_snapshot(read(whole)).topology.nodes) == 1250
+    cluster = read(types + NODES)
+    assert cluster.described.types["my-box"].gpus[3].model == "L40S"
+    built_in = text[text.index("Built in:") : text.index("## fabric")]
+    assert set(re.findall(r"`([a-z0-9-]+)`", built_in)) >= set(builtin_types())
 
 
 def test_levels_of_switches_that_are_not_listed() -> None:

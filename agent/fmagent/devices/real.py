@@ -12,6 +12,7 @@ from fmagent.devices.host import host_facts, network_of
 from fmagent.devices.ibstat import observe_ports, port_health
 from fmagent.devices.nvml import NvmlReader
 from fmagent.devices.presence import Presence
+from fmagent.health import flaps
 
 
 class RealDevices:
@@ -22,6 +23,7 @@ class RealDevices:
         self._socket_interface = socket_interface
         self._nvml = NvmlReader(timeout_s)
         self._presence = Presence(record)
+        self._ports: dict[str, flaps.PortPast] = {}
 
     async def observe(self) -> tuple[pb.Inventory, pb.Health]:
         reading, ports = await asyncio.gather(self._nvml.read(), observe_ports())
@@ -41,7 +43,17 @@ class RealDevices:
         )
         for port in inventory.hca_ports:
             port.near_gpus.extend(gpu.index for gpu in gpus if gpu.numa_node == port.numa_node and port.numa_node >= 0)
-        return inventory, pb.Health(node=self._node, gpus=gpu_health, hca_ports=port_health(ports))
+        return inventory, pb.Health(node=self._node, gpus=gpu_health, hca_ports=self._port_health(ports))
+
+    def _port_health(self, ports: list[pb.HcaPort]) -> list[pb.DeviceHealth]:
+        health = port_health(ports)
+        up = {port.device: port.state == pb.HEALTH_STATE_OK for port in health}
+        self._ports = flaps.look(self._ports, up, asyncio.get_running_loop().time())
+        for port in health:
+            unstable = flaps.reason(self._ports[port.device])
+            if unstable:
+                port.state, port.reason = pb.HEALTH_STATE_FAILED, unstable
+        return health
 
     async def holders(self, uuids: Sequence[str]) -> dict[str, tuple[int, ...]]:
         return await self._nvml.holders(uuids)

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from fmagent.runner.shim import boot_time_s
+from fmagent.runner.procfs import boot_time_s
 
 # Written at most so often, seconds: the fence is counted in tens of seconds.
 WRITE_EVERY_S = 0.5

@@ -73,5 +73,5 @@ class Runner(Protocol):
         ...
 
     async def remember(self, memory: Mapping[str, object]) -> None:
-        """Durably, whole or not at all."""
+        """Whole or not at all. It must outlive the agent, not the power: without power there is nothing left to protect."""
         ...

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from fmagent.launch.environment import NodeFacts, launch_of, placement_json
 from fmagent.orders import Order, PlacedRank, RunState, Stage
-from fmagent.runner import retention, rundir, shim, sweep
+from fmagent.runner import files, procfs, retention, rundir, sweep
 from fmagent.runner.contact import ContactFile
 from fmagent.runner.news import News
 from fmagent.runner.port import Adopted, CannotPrepare
@@ -27,7 +27,10 @@ from fmagent.runner.rundir import RunKey
 # The longest that changed() waits: a lost datagram costs so much.
 RESCAN_S = 1.0
 
-SHIM = Path(shim.__file__).resolve()
+# -I -S: nothing of the environment or of site-packages' start-up files reaches a supervisor; the one folder it imports from comes
+# last, so that it shadows nothing.
+BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from fmagent.runner.shim import main; main()"
+PACKAGES = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,13 @@ class ProcessRunner:
             key = rundir.key_of(folder.name)
             if key is None or rundir.is_released(folder):
                 continue
-            record = shim.read_json(str(folder / shim.RUN_FILE))
-            if record is None:  # the agent ended before the run was recorded: nothing was started
+            record = files.read_json(str(folder / files.RUN_FILE))
+            state = rundir.read_state(folder)
+            if record is None or (state is None and not rundir.supervisor_lives(folder)):
+                # The agent ended before it had started the supervisor: there was no process, and the run is prepared anew.
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
-            self._runs[key] = _Run(folder, record, rundir.run_state(folder, record, rundir.read_state(folder)))
+            self._runs[key] = _Run(folder, record, rundir.run_state(folder, record, state))
         await self._sweep_strays()
         return Adopted(await self.observe(), age_s)
 
@@ -106,7 +111,7 @@ class ProcessRunner:
             record = self._record(order, facts, folder)
             (folder / rundir.PLACEMENT_FILE).write_text(placement_json(order, gang), encoding="utf-8")
             self._contact.ensure()
-            shim.write_json(str(folder / shim.RUN_FILE), record)
+            files.write_json(str(folder / files.RUN_FILE), record)
             pid = self._spawn(folder)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -141,7 +146,7 @@ class ProcessRunner:
         found: set[int] = set()
         for run in self._runs.values():
             if run.watched_pid and not run.state.gone:
-                found |= {proc.pid for proc in shim.living_descendants(run.watched_pid)}
+                found |= {proc.pid for proc in procfs.living_descendants(run.watched_pid)}
         return frozenset(found)
 
     def disk_fault(self) -> str:
@@ -154,10 +159,10 @@ class ProcessRunner:
         return ""
 
     async def load(self) -> Mapping[str, object]:
-        return shim.read_json(str(self._dir / "memory.json")) or {}
+        return files.read_json(str(self._dir / "memory.json")) or {}
 
     async def remember(self, memory: Mapping[str, object]) -> None:
-        shim.write_json(str(self._dir / "memory.json"), dict(memory), durable=True)
+        files.write_json(str(self._dir / "memory.json"), dict(memory))
 
     async def close(self) -> None:
         self._news.close()
@@ -225,7 +230,7 @@ class ProcessRunner:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with (folder / "shim.err").open("ab") as errors:
                 process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(SHIM), str(folder), str(lock)],
+                    [sys.executable, "-I", "-S", "-c", BOOT, str(PACKAGES), str(folder), str(lock)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
@@ -258,8 +263,8 @@ class ProcessRunner:
         self._news.wake()
 
     def _command(self, run: _Run, **orders: dict[str, Any]) -> None:
-        path = run.folder / shim.COMMAND_FILE
-        shim.write_json(str(path), rundir.read_command(run.folder) | orders)
+        path = run.folder / files.COMMAND_FILE
+        files.write_json(str(path), rundir.read_command(run.folder) | orders)
         run.signature = ()
         state = rundir.read_state(run.folder)
         # Before its first state the supervisor does not listen to signals, and reads the command by itself.
@@ -273,7 +278,7 @@ class ProcessRunner:
             return
         # Liveness first: a supervisor that is dead by now has written its last state before.
         lives = rundir.supervisor_lives(run.folder)
-        signature = (lives, *_stamp(run.folder / shim.STATE_FILE), *_stamp(run.folder / shim.COMMAND_FILE))
+        signature = (lives, *_stamp(run.folder / files.STATE_FILE), *_stamp(run.folder / files.COMMAND_FILE))
         if lives and signature == run.signature:
             return
         state = rundir.read_state(run.folder)
@@ -303,7 +308,7 @@ class ProcessRunner:
             state["reason"] = f"{cause}; processes that do not die: {', '.join(map(str, sorted(left)))}"
         state["gone"] = not left
         with contextlib.suppress(OSError):  # written again at the next look
-            shim.write_json(str(run.folder / shim.STATE_FILE), state, durable=True)
+            files.write_json(str(run.folder / files.STATE_FILE), state, durable=True)
         return state
 
     async def _sweep_strays(self) -> None:

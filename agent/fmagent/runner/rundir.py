@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fmagent.orders import JOB_ID, RankStatus, RunState, Stage
-from fmagent.runner import shim
+from fmagent.runner import files
 
 LOCK_FILE = "lock"  # held by the supervisor while it lives
 PLACEMENT_FILE = "placement.json"
@@ -74,11 +74,11 @@ def supervisor_lives(folder: Path) -> bool:
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
-    return shim.read_json(str(folder / shim.STATE_FILE))
+    return files.read_json(str(folder / files.STATE_FILE))
 
 
 def read_command(folder: Path) -> dict[str, Any]:
-    return shim.read_json(str(folder / shim.COMMAND_FILE)) or {}
+    return files.read_json(str(folder / files.COMMAND_FILE)) or {}
 
 
 def run_state(folder: Path, run: dict[str, Any], state: dict[str, Any] | None) -> RunState:
@@ -108,7 +108,7 @@ def _reason(run: dict[str, Any], state: dict[str, Any]) -> str:
     if state["phase"] == "ended" and reason and state.get("gone"):
         how = f"killed after {run['grace_s']:g} s of grace" if state.get("killed") else "ended by itself within its grace"
         return f"{reason}; {how}"
-    return reason or run.get("note", "")
+    return reason or (run["note"] if state["phase"] in {"preparing", "prepared", "running"} else "")
 
 
 def _rank_status(folder: Path, record: dict[str, Any], state: dict[str, Any]) -> RankStatus:

@@ -1,5 +1,5 @@
-"""The supervisor of one run on one node: started as `python -I -S shim.py RUN_DIR LOCK_FD`, in its own session, by the agent, which
-it outlives. Only this file and the standard library: it starts in milliseconds and needs nothing that an upgrade replaces.
+"""The supervisor of one run on one node: a process in its own session, started by the agent, which it outlives. Only the standard
+library and three modules beside this one: it starts in milliseconds, and has loaded all it needs before an upgrade replaces files.
 
 It prepares (holds the rendezvous port), waits for the start, forks the ranks, records their exit codes, and ends them: by order, or
 by itself once the agent has had no contact with the store for too long. Orders come as files and a SIGUSR1, so that none can be
@@ -10,7 +10,7 @@ process is killed, the ranks die with it (PR_SET_PDEATHSIG) and the agent sweeps
 """
 
 # pathlib would lengthen this file's start by a third:
-# ruff: noqa: PTH104, PTH112, PTH113, PTH118, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH112, PTH113, PTH118, PTH123
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ import errno
 import json
 import os
 import signal
-import socket
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
-RUN_FILE = "run.json"  # from the agent: what to run
-COMMAND_FILE = "command.json"  # from the agent: start, stop
-STATE_FILE = "state.json"  # to the agent
-PORT_LEASE = "\0fmsched-port-%d"  # abstract socket: one holder per host and port, freed by the kernel when the holder ends
+from fmagent.runner.files import COMMAND_FILE, RUN_FILE, STATE_FILE, Record, read_json, send_news, write_json
+from fmagent.runner.ports import Held, hold_port
+from fmagent.runner.procfs import boot_time_s, living_descendants, read_proc
 
 # Between two looks at the contact file, seconds; also how soon a state that could not be written is tried again.
 TICK_S = 1.0
@@ -47,8 +45,6 @@ NODE_ERRNOS = {
 
 ENDING = {"stopping", "ended", "refused"}
 
-Record = dict[str, Any]
-
 
 class Refused(Exception):
     """The run cannot be prepared or started."""
@@ -57,91 +53,6 @@ class Refused(Exception):
         super().__init__(reason)
         self.reason = reason
         self.device_fault = device_fault
-
-
-class Held(NamedTuple):
-    port: int
-    sockets: list[socket.socket]  # hold the port itself: closed when rank 0 starts
-    lease: socket.socket  # keeps other runs of this host off the port until this run ends
-
-
-class Proc(NamedTuple):
-    pid: int
-    parent: int
-    state: str
-    start_ticks: int
-
-
-def read_proc(pid: int) -> Proc | None:
-    """None where there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-    except OSError:
-        return None
-    # The command, in parentheses, may hold blanks and parentheses itself: fields count from the last one.
-    fields = text[text.rindex(b")") + 2 :].split()
-    return Proc(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
-
-
-def all_processes() -> list[Proc]:
-    found = (read_proc(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return [proc for proc in found if proc is not None]
-
-
-def living_descendants(root: int) -> list[Proc]:
-    """Every descendant of `root` but the dead that wait to be reaped."""
-    children: dict[int, list[Proc]] = {}
-    for proc in all_processes():
-        children.setdefault(proc.parent, []).append(proc)
-    found: list[Proc] = []
-    queue = [root]
-    while queue:
-        for proc in children.get(queue.pop(), ()):
-            queue.append(proc.pid)
-            if proc.state not in "ZX":
-                found.append(proc)
-    return found
-
-
-def boot_time_s() -> float:
-    """Seconds since boot, suspended time included: comparable between processes, never set back."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def read_json(path: str) -> Record | None:
-    try:
-        with open(path, "rb") as file:
-            content = json.loads(file.read())
-    except (FileNotFoundError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def write_json(path: str, content: Record, *, durable: bool = False) -> None:
-    """Whole or not at all. `durable`: also through a power cut."""
-    temporary = f"{path}.new"
-    with open(temporary, "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), 0o600)
-        json.dump(content, file)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.rename(temporary, path)
-
-
-def send_news(address: str, content: bytes) -> None:
-    """Best effort: the agent may be down, and looks again by itself."""
-    try:
-        # A socket's path holds at most 107 bytes; one through a directory's descriptor is always short.
-        folder = os.open(os.path.dirname(address), os.O_PATH | os.O_CLOEXEC)
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
-                sender.sendto(content, f"/proc/self/fd/{folder}/{os.path.basename(address)}")
-        finally:
-            os.close(folder)
-    except OSError:
-        return
 
 
 def find_executable(argv0: str, search_path: str, folder: str) -> str:
@@ -157,45 +68,6 @@ def find_executable(argv0: str, search_path: str, folder: str) -> str:
         raise Refused(f"command {argv0!r} is not executable", device_fault=False)
     where = f"PATH {search_path!r}" if "/" not in argv0 else repr(candidates[0])
     raise Refused(f"no such command: {argv0!r}; looked in {where}", device_fault=False)
-
-
-def hold_port(first: int, last: int) -> Held:
-    """A port of [first, last] that nobody uses on any address of either family, and that no other run on this host has
-    been given. Raises Refused where there is none."""
-    span = last - first + 1
-    offset = int.from_bytes(os.urandom(4), "big") % span
-    for step in range(span):
-        port = first + (offset + step) % span
-        held = try_port(port)
-        if held is not None:
-            return held
-    raise Refused(f"no free port in {first}-{last} for MASTER_PORT", device_fault=True)
-
-
-def try_port(port: int) -> Held | None:
-    lease = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    sockets: list[socket.socket] = []
-    try:
-        lease.bind(PORT_LEASE % port)
-        try:
-            wide = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-            sockets.append(wide)
-            wide.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            wide.bind(("::", port))
-        except OSError as error:
-            if error.errno not in {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}:
-                raise
-        narrow = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        sockets.append(narrow)
-        # Bound, not listening: a rank that comes early is refused and tries again, instead of meeting a stranger.
-        narrow.bind(("0.0.0.0", port))  # noqa: S104  that it is free on every address is the point
-    except OSError as error:
-        for taken in (*sockets, lease):
-            taken.close()
-        if error.errno in {errno.EADDRINUSE, errno.EACCES}:
-            return None
-        raise
-    return Held(port, sockets, lease)
 
 
 class Shim:
@@ -268,7 +140,10 @@ class Shim:
                 if self.run["argv"]:
                     self.prepare_rank(rank)
             if self.run["holds_port"]:
-                self.held = hold_port(self.run["port_first"], self.run["port_last"])
+                first, last = self.run["port_first"], self.run["port_last"]
+                self.held = hold_port(first, last)
+                if self.held is None:
+                    raise Refused(f"no free port in {first}-{last} for MASTER_PORT", device_fault=True)
                 self.state["port"] = self.held.port
         except Refused as refused:
             self.refuse(refused)
@@ -336,6 +211,9 @@ class Shim:
             self.libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
             if os.getppid() != self.pid:
                 os._exit(128 + signal.SIGKILL)
+            # The agent's own protection from the kernel's out-of-memory killer is not for ranks.
+            with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+                file.write("0")
             step = "open the output of"
             self.redirect(rank)
             env = dict(rank["env"])
@@ -495,5 +373,6 @@ class Shim:
         send_news(self.run["news"], self.run["run"].encode())
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Arguments: the run's folder, the descriptor of its lock."""
     Shim(sys.argv[1], int(sys.argv[2])).main()

@@ -9,7 +9,7 @@ import signal
 from functools import cache
 from pathlib import Path
 
-from fmagent.runner import shim
+from fmagent.runner import procfs
 
 VARIABLE = b"FMSCHED_RUN="
 
@@ -38,7 +38,7 @@ def run_of(pid: int) -> str:
 
 
 def _living() -> list[int]:
-    return [proc.pid for proc in shim.all_processes() if proc.state not in "ZX"]
+    return [proc.pid for proc in procfs.all_processes() if proc.state not in "ZX"]
 
 
 def marked(prefix: str, suffix: str) -> frozenset[str]:

@@ -75,4 +75,5 @@ class Lines:
 def _in_colour() -> bool:
     from fmclient.cli.output import console
 
-    return console().color_system is not None
+    found = console()
+    return found.color_system is not None and not found.no_color

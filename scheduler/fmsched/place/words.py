@@ -36,16 +36,21 @@ def title(request: Request, atom: Atom) -> str:
 
 def too_small(snapshot: Snapshot, request: Request, fewer: int) -> Why:
     """The whole cluster cannot hold the job, whatever is lifted."""
-    total = sum(len(node.shape.gpus) for node in snapshot.topology.nodes)
-    relax = f"{request.replicas - fewer} fewer replicas" if fewer else ""
-    return Why("GPU count", "", _sum(request), gpus(total), "in the whole cluster", relax)
+    total = Counter(spec.family for node in snapshot.topology.nodes for spec in node.shape.gpus)
+    best = ", ".join(f"{count} {family}" for family, count in sorted(total.items())) or "no GPUs"
+    where = "in the whole cluster" + ("; one instance never mixes GPU types" if len(total) > 1 else "")
+    return Why("GPU count", "", _sum(request), best, where, _less(request, fewer) if fewer else "")
 
 
 def fewer_replicas(request: Request, fewer: int) -> Why:
     """The count of replicas is part of every conflict; the most that fit now are worth telling."""
+    best = f"{fewer} replicas fit" if fewer > 1 else "1 replica fits"
+    return Why("replicas", "", _sum(request), best, "", _less(request, fewer))
+
+
+def _less(request: Request, fewer: int) -> str:
     less = request.replicas - fewer
-    relax = f"{less} fewer replica{'s' if less > 1 else ''}"
-    return Why("replicas", "", _sum(request), f"{fewer} replicas fit", "", relax)
+    return f"{less} fewer replica{'s' if less > 1 else ''}"
 
 
 def _sum(request: Request) -> str:
@@ -66,7 +71,7 @@ def describe(snapshot: Snapshot, request: Request, atom: Atom) -> tuple[str, str
             shut = sorted(name for name in snapshot.closed if name in snapshot.topology.index)
             return (
                 f"{_sum(request)} on open nodes",
-                f"{len(shut)} nodes closed",
+                f"{len(shut)} node{'s' if len(shut) > 1 else ''} closed",
                 listed([f"{n}: {snapshot.closed[n]}" for n in shut]),
             )
         case Constraint.AVOIDED:
@@ -172,5 +177,8 @@ def _hops(snapshot: Snapshot, group: ResourceGroup, wanted: str) -> tuple[str, s
         else f"{wanted}, at most {cap} switch{'es' if cap != 1 else ''} apart"
     )
     kind = " or ".join(group.families) or "fitting GPUs"
-    place = f"under {topology.leaves[leaf]}" if cap <= 1 else f"around {topology.leaves[leaf]}"
+    name = topology.leaves[leaf]
+    place = f"within {cap} switches of {name}" if cap < UNREACHABLE_HOPS - 1 else f"in the fabric of {name}"
+    if cap <= 1:
+        place = f"under {name}"
     return asked, f"{within[leaf]} free {kind}", place

@@ -1,0 +1,57 @@
+"""Case files: a cluster drawn and described, a request, and what is expected of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from fmsched.model.job import Request
+from fmsched.model.snapshot import Snapshot
+from tests.support import clusters
+
+CASES = Path(__file__).parent.parent / "cases"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    file: str
+    snapshot: Snapshot
+    request: Request
+    expect: dict[str, Any]
+
+    def __str__(self) -> str:
+        return self.file
+
+
+def load_cases(folder: str) -> list[Case]:
+    files = sorted((CASES / folder).glob("*.yaml"))
+    assert files, f"no cases in {CASES / folder}"
+    return [_case(file) for file in files]
+
+
+def _case(file: Path) -> Case:
+    data = YAML(typ="safe").load(file.read_text(encoding="utf-8"))
+    leaves = {name: _nodes(rows if isinstance(rows, list) else [rows]) for name, rows in data["cluster"]["leaves"].items()}
+    topology = clusters.tree(leaves, data["cluster"].get("spines"))
+    sizes = {node.name: len(node.shape.gpus) for node in topology.nodes}
+    held = {job: [gpu for name in names for gpu in _gpus(name, sizes)] for job, names in data.get("held", {}).items()}
+    asked = data["request"]
+    groups = [clusters.group(**group) for group in asked["groups"]]
+    request = clusters.request(*groups, replicas=asked.get("replicas", 1), job=asked.get("job", "job"), avoid=asked.get("avoid", ()))
+    return Case(file.stem, clusters.snapshot(topology, held, data.get("unfit"), data.get("closed")), request, data["expect"])
+
+
+def _nodes(rows: list[dict[str, Any]]) -> list[Any]:
+    return [clusters.node(name, clusters.SHAPES[row["shape"]], row.get("nvlink_domain", "")) for row in rows for name in row["nodes"]]
+
+
+def _gpus(name: str, sizes: dict[str, int]) -> list[str]:
+    """"n1": all of the node's; "n1g2"; "n1g2-5"."""
+    if name in sizes:
+        return [f"{name}g{i}" for i in range(sizes[name])]
+    owner, _, numbers = name.rpartition("g")
+    first, _, last = numbers.partition("-")
+    return [f"{owner}g{i}" for i in range(int(first), int(last or first) + 1)]

@@ -1,0 +1,363 @@
+"""The agent's shell and its register, over the store in memory and a runner in memory: write-ahead, lost answers, lost leases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+from fmagent.launch.environment import NodeFacts
+from fmagent.loop import AgentLoop, AgentSettings
+from fmagent.orders import Order, PlacedRank, RankStatus, RunState, Stage
+from fmagent.register import Register
+from fmagent.runner.port import Adopted, CannotPrepare
+from fmproto import keys
+from fmproto.kv import Conflict, Delete, Guard, Op, Put, StoreUnavailable
+from fmproto.v1 import hardware_pb2 as hw
+from fmproto.v1 import job_pb2 as pb
+from fmsched.store.memory import MemoryStore
+
+from tests.support.agent import until
+
+PERIOD_S = 0.05
+
+
+class Silent:
+    """A log that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def info(self, event: str, **_values: object) -> None:
+        self.events.append(event)
+
+    def warning(self, event: str, **_values: object) -> None:
+        self.events.append(event)
+
+
+class TwoGpus:
+    """`users`: processes on each GPU."""
+
+    def __init__(self) -> None:
+        self.users: dict[str, tuple[int, ...]] = {}
+
+    async def observe(self) -> tuple[hw.Inventory, hw.Health]:
+        gpus = [hw.Gpu(index=index, uuid=f"GPU-{index}") for index in range(2)]
+        health = [hw.DeviceHealth(device=gpu.uuid, state=hw.HEALTH_STATE_OK) for gpu in gpus]
+        return hw.Inventory(gpus=gpus), hw.Health(gpus=health)
+
+    async def holders(self, uuids: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        return {uuid: self.users.get(uuid, ()) for uuid in uuids}
+
+    async def close(self) -> None: ...
+
+
+@dataclass
+class MemoryRunner:
+    """Runs that are only said to be. `refuse`: the next prepare fails so."""
+
+    runs: dict[str, RunState] = field(default_factory=dict)
+    memory: dict[str, object] = field(default_factory=dict)
+    refuse: CannotPrepare | None = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    contacts: int = 0
+
+    def set(self, job: str, **values: object) -> None:
+        self.runs[job] = replace(self.runs[job], **values)  # type: ignore[arg-type]
+        self.news.set()
+
+    async def adopt(self) -> Adopted:
+        return Adopted(tuple(self.runs.values()), None)
+
+    async def observe(self) -> tuple[RunState, ...]:
+        return tuple(self.runs.values())
+
+    async def changed(self) -> None:
+        await self.news.wait()
+        self.news.clear()
+
+    async def prepare(self, order: Order, facts: NodeFacts, gang: tuple[PlacedRank, ...]) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        assert order.job not in self.runs
+        ranks = tuple(RankStatus(rank.rank) for rank in order.ranks)
+        self.runs[order.job] = RunState(
+            order.job,
+            order.attempt,
+            Stage.PREPARED,
+            ranks,
+            order.gpus,
+            held_port=20000,
+            grace_period_s=order.grace_period_s,
+        )
+        self.news.set()
+
+    async def start(self, job: str, attempt: int, master_address: str, master_port: int) -> None:
+        self.set(job, stage=Stage.RUNNING, start_ordered=True)
+
+    async def stop(self, job: str, attempt: int, grace_s: float, reason: str, *, device_fault: bool) -> None:
+        self.set(job, stage=Stage.STOPPING, stop_ordered=True, reason=reason, device_fault=device_fault)
+
+    async def release(self, job: str, attempt: int) -> None:
+        del self.runs[job]
+
+    async def contact(self, age_s: float) -> None:
+        self.contacts += 1
+
+    async def processes(self) -> frozenset[int]:
+        return frozenset()
+
+    def disk_fault(self) -> str:
+        return ""
+
+    async def load(self) -> Mapping[str, object]:
+        return self.memory
+
+    async def remember(self, memory: Mapping[str, object]) -> None:
+        self.memory = dict(memory)
+
+
+class Unlucky(MemoryStore):
+    """Applies the next `lose` writes and loses their answers; keeps reports back while `held` is not set."""
+
+    lose = 0
+    held: asyncio.Event | None = None
+    waiting = False
+
+    async def waits(self) -> bool:
+        return self.waiting
+
+    async def write(self, guards: Sequence[Guard], ops: Sequence[Op]) -> int | Conflict:
+        if self.held is not None and any("/runs/" in op.key for op in ops):
+            self.waiting = True
+            await self.held.wait()
+        answer = await super().write(guards, ops)
+        if self.lose:
+            self.lose -= 1
+            raise StoreUnavailable("the answer was lost")
+        return answer
+
+
+@dataclass
+class Node:
+    """An agent in memory; `watcher` is another connection, as the scheduler has."""
+
+    store: Unlucky
+    watcher: MemoryStore
+    runner: MemoryRunner
+    log: Silent
+    devices: TwoGpus = field(default_factory=TwoGpus)
+
+    async def order(
+        self, job: str, phase: pb.Phase = pb.PHASE_PREPARE, *, attempt: int = 1, gpu: int = 0, term: int = 1
+    ) -> None:
+        ranks = [pb.RankPlacement(gpu_index=gpu, gpu_uuid=f"GPU-{gpu}", node="n1")]
+        decision = pb.Decision(job=job, attempt=attempt, ranks=ranks)
+        assignment = pb.Assignment(job=job, attempt=attempt, term=term, phase=phase, ranks=ranks, holds_port=True)
+        ops: list[Op] = [Put(keys.decision(job), decision.SerializeToString())]
+        ops.append(Put(keys.assignment("n1", job), assignment.SerializeToString()))
+        await self.watcher.write([], ops)
+
+    async def report(self, job: str) -> pb.RunReport | None:
+        entry = await self.watcher.get(keys.run("n1", job))
+        return pb.RunReport.FromString(entry.value) if entry is not None else None
+
+    async def reports(self, job: str, phase: pb.RunPhase) -> pb.RunReport:
+        async def probe() -> pb.RunReport | None:
+            report = await self.report(job)
+            return report if report is not None and report.phase == phase else None
+
+        return await until(probe, f"{job} reaches {pb.RunPhase.Name(phase)}")
+
+    async def withdrawn(self, job: str) -> None:
+        async def probe() -> bool:
+            return await self.report(job) is None
+
+        await until(probe, f"the report of {job} is withdrawn")
+
+
+@asynccontextmanager
+async def node(runner: MemoryRunner | None = None, **settings: object) -> AsyncIterator[Node]:
+    store = Unlucky(follow_period_s=0.1)
+    made = Node(store, store.beside(), runner or MemoryRunner(), Silent())
+    values: dict[str, object] = {"node": "n1", "session": "s1", "period_s": PERIOD_S, "fence_after_s": 60.0, **settings}
+    agent = AgentLoop(store, made.devices, made.runner, AgentSettings(**values), made.log)  # type: ignore[arg-type]
+    task = asyncio.create_task(agent.run())
+    try:
+        await asyncio.wait_for(agent.ready.wait(), 10)
+        yield made
+    finally:
+        task.cancel()
+        outcome = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(outcome[0], asyncio.CancelledError), outcome
+
+
+async def test_a_life_from_prepare_to_withdrawal() -> None:
+    async with node() as at:
+        await at.order("a")
+        report = await at.reports("a", pb.RUN_PHASE_PREPARED)
+        assert (report.held_port, list(report.gpu_indices)) == (20000, [])
+        await at.order("a", pb.PHASE_START)
+        await at.reports("a", pb.RUN_PHASE_RUNNING)
+        await at.watcher.write([], [Delete(keys.assignment("n1", "a"))])
+        await at.reports("a", pb.RUN_PHASE_STOPPING)
+        at.runner.set("a", stage=Stage.EXITED, gone=True)
+        await at.withdrawn("a")
+        assert at.runner.runs == {}
+
+
+async def test_no_process_before_the_report_is_stored() -> None:
+    async with node() as at:
+        at.store.held = asyncio.Event()
+        await at.order("a")
+        await until(at.store.waits, "the report is on its way")
+        await asyncio.sleep(4 * PERIOD_S)  # time itself is what is tested: nothing may happen in it
+        assert at.runner.runs == {}
+        at.store.held.set()
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+
+
+async def test_a_full_store_begins_nothing_and_goes_on_with_space() -> None:
+    async with node() as at:
+        await at.order("a")
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+        await at.order("b", gpu=1)
+        await at.reports("b", pb.RUN_PHASE_PREPARED)
+        at.store.full = True
+        at.runner.set("a", stage=Stage.EXITED, gone=True)
+        await at.watcher.write([], [Delete(keys.assignment("n1", "b"))])
+
+        async def stopping() -> bool:
+            return at.runner.runs["b"].stop_ordered
+
+        await until(stopping, "the order to stop is followed")
+        at.runner.set("b", stage=Stage.EXITED, gone=True)
+        await at.withdrawn("b")
+        assert (await at.reports("a", pb.RUN_PHASE_PREPARED)).phase == pb.RUN_PHASE_PREPARED
+        at.store.full = False
+        await at.reports("a", pb.RUN_PHASE_EXITED)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+async def test_lost_answers_change_nothing(lost: int) -> None:
+    async with node() as at:
+        at.store.lose = lost
+        await at.order("a")
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+        at.store.lose = lost
+        at.runner.set("a", stage=Stage.EXITED, gone=True)
+        await at.watcher.write([], [Delete(keys.assignment("n1", "a"))])
+        await at.withdrawn("a")
+
+
+async def test_an_unreachable_store_stops_nothing_before_the_fence() -> None:
+    async with node(fence_after_s=1.0, fence_grace_s=0.5) as at:
+        await at.order("a")
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+        at.store.reachable = False
+        await at.watcher.write([], [Delete(keys.assignment("n1", "a"))])
+        await asyncio.sleep(0.3)  # time itself is what is tested: nothing may happen in it
+        assert not at.runner.runs["a"].stop_ordered
+        for _ in range(30):
+            at.runner.news.set()  # as a real runner does every second
+            await asyncio.sleep(0.05)
+        assert at.runner.runs["a"].stop_ordered
+        assert at.runner.runs["a"].reason.startswith("fenced")
+        assert at.runner.runs["a"].device_fault
+
+
+async def test_all_is_registered_again_after_a_lost_lease() -> None:
+    async with node() as at:
+        await at.order("a")
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+        own = [keys.inventory("n1"), keys.health("n1"), keys.run("n1", "a")]
+        alive = await at.watcher.get(keys.alive("n1"))
+        assert alive is not None
+        await at.watcher.write([], [Delete(key) for key in own])
+        await at.watcher.revoke(alive.lease)
+
+        async def back() -> bool:
+            return all([await at.watcher.get(key) for key in [*own, keys.alive("n1")]])
+
+        await until(back, "the node is registered again")
+
+
+async def test_beats_change_and_are_leased() -> None:
+    async with node() as at:
+        beats = set()
+
+        async def several() -> bool:
+            entry = await at.watcher.get(keys.alive("n1"))
+            assert entry is not None
+            assert entry.lease
+            beats.add(hw.Alive.FromString(entry.value).beat)
+            return len(beats) > 3
+
+        await until(several, "the beat changes")
+        assert at.runner.contacts > 3
+
+
+async def test_a_refused_prepare_is_reported_with_its_blame() -> None:
+    runner = MemoryRunner(refuse=CannotPrepare("disk full", device_fault=True))
+    async with node(runner) as at:
+        await at.order("a")
+        report = await at.reports("a", pb.RUN_PHASE_REFUSED)
+        assert (report.reason, report.device_fault) == ("disk full", True)
+        runner.refuse = None
+        await at.watcher.write([], [Delete(keys.assignment("n1", "a"))])
+        await at.withdrawn("a")
+        await at.order("a", attempt=2)
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+
+
+async def test_a_gpu_that_a_stranger_uses_is_refused() -> None:
+    async with node() as at:
+        at.devices.users["GPU-1"] = (4711,)
+        await at.order("a", gpu=0)
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+        await at.order("b", gpu=1)
+        report = await at.reports("b", pb.RUN_PHASE_REFUSED)
+        assert report.device_fault
+        assert "GPU-1 is in use by process 4711" in report.reason
+
+
+async def test_terms_are_remembered_over_a_restart() -> None:
+    runner = MemoryRunner()
+    async with node(runner) as at:
+        await at.order("a", term=7)
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+        await at.order("b", gpu=1, term=6)
+
+        async def refused() -> bool:
+            return "ignored" in at.log.events
+
+        await until(refused, "the deposed leader's order is refused")
+        assert await at.report("b") is None
+    assert runner.memory["term"] == 7
+    assert runner.memory["attempts"] == {"a": 1}
+
+
+async def test_a_write_that_arrives_late_is_not_applied() -> None:
+    store = MemoryStore()
+    register = Register(store, "n1", "s", PERIOD_S, Silent(), lambda _sent_s: None, lambda: None)
+    flush = asyncio.create_task(register.run_flush())
+    try:
+        register.put(keys.health("n1"), b"old")
+
+        async def stored(value: bytes) -> bool:
+            entry = await store.get(keys.health("n1"))
+            return entry is not None and entry.value == value
+
+        await until(lambda: stored(b"old"), "the first value stands")
+        entry = await store.get(keys.health("n1"))
+        assert entry is not None
+        late = ([Guard(keys.health("n1"), mod_revision=0)], [Put(keys.health("n1"), b"old")])
+        register.put(keys.health("n1"), b"new")
+        await until(lambda: stored(b"new"), "the second value stands")
+        await store.write(*late)
+        assert await stored(b"new")
+    finally:
+        flush.cancel()
+        await asyncio.gather(flush, return_exceptions=True)
