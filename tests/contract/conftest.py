@@ -8,10 +8,10 @@ from typing import Literal
 from uuid import uuid4
 
 import pytest
+
 from fmproto.etcd import Etcd
 from fmproto.kv import KV
 from fmsched.store.memory import MemoryStore
-
 from tests.support.etcd import EtcdServer, Version, start_etcd
 from tests.support.relay import Relay
 

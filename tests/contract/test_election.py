@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+
 from fmproto import keys
 from fmproto.kv import Conflict, Delete, Put
 from fmsched.store.election import Election, Leadership
-
 from tests.contract.conftest import Store, kind_name
 from tests.support.following import Following
 

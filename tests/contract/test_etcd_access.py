@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from fmproto.etcd import Etcd, Tls
 from fmproto.kv import Changes, Put, Resync, StoreUnavailable
-
 from tests.support.etcd import EtcdServer, Version, any_etcd, make_certificates, start_etcd
 from tests.support.following import Following
 

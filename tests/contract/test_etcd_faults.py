@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+
 from fmproto.etcd import Etcd, StoreReplaced
 from fmproto.kv import Put, StoreUnavailable
-
 from tests.support.etcd import EtcdServer, Version, any_etcd, free_port, start_etcd
 from tests.support.following import Following
 from tests.support.relay import Relay

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+
 from fmproto.channel import MESSAGE_BYTES_MAX
 from fmproto.etcd import Etcd
 from fmproto.kv import OPERATIONS_MAX, Put
-
 from tests.support.etcd import EtcdServer, Version, start_etcd
 from tests.support.following import Following
 from tests.support.relay import Relay

@@ -9,10 +9,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+
 from fmproto.kv import Delete, LeaseGone, Put, StoreFull, StoreUnavailable
 from fmsched.store import memory
 from fmsched.store.memory import MemoryStore
-
 from tests.support.following import Following
 
 

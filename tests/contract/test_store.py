@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from fmproto.etcd_rules import REQUEST_BYTES_MAX
 from fmproto.kv import KV, OPERATIONS_MAX, Conflict, Delete, Guard, Op, Put, StoreUnavailable
-
 from tests.contract.conftest import IMPATIENT_S, Store
 
 

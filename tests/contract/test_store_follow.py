@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fmproto.kv import KV, Changes, Delete, Put, Resync, StoreUnavailable
 
+from fmproto.kv import KV, Changes, Delete, Put, Resync, StoreUnavailable
 from tests.contract.conftest import WATCH_PERIOD_S, Store
 from tests.support.following import Following
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fmproto.kv import KV, Conflict, Guard, LeaseGone, Put
 
+from fmproto.kv import KV, Conflict, Guard, LeaseGone, Put
 from tests.contract.conftest import Store
 from tests.support.following import Following
 

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fmproto.etcd import Etcd
-
 from tests.support import state_writer
 from tests.support.etcd import EtcdServer, any_etcd, history, start_etcd
 from tests.support.following import Following

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
 from fmproto.etcd import Etcd
 from fmproto.kv import Conflict, Delete, Guard, Op, Put, StoreFull
 from fmsched.store.election import Election, Leadership
-
 from tests.support.etcd import EtcdServer, Version, start_etcd
 from tests.support.following import Following
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
 from fmproto.etcd import Etcd
 from fmproto.kv import KV, LeaseGone, Put, StoreUnavailable
-
 from tests.support.etcd import EtcdServer, Version, start_etcd
 from tests.support.following import Following
 

@@ -2,11 +2,12 @@
 time of a run.
 
 Tried, and not here because another guard masks them, as designed:
-- the ledger's guard alone left out: one leader places one job after the other and waits to see its own commit, so the guard matters only
-  with a stale picture (`commit_unguarded` takes both away);
-- a write retried without reading: every write is guarded by revisions, so the retry is a conflict (`reports_unguarded` takes the guards away);
-- an agent that starts a stopped attempt again: no order of that attempt comes back, and its report, its record and the order's absence would
-  each have to be forgotten.
+- the ledger's guard alone left out: one leader places one job after the other and waits to see its own commit, so the guard matters
+  only with a stale picture (`commit_unguarded` takes both away);
+- a write retried without reading: every write is guarded by revisions, so the retry is a conflict (`reports_unguarded` takes the
+  guards away);
+- an agent that starts a stopped attempt again: no order of that attempt comes back, and its report, its record and the order's
+  absence would each have to be forgotten.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from fmagent import loop as agent_loop
 from fmagent import reconcile
 from fmagent.orders import Order, RunState, Stage
+from fmproto import keys
 from fmproto.kv import Conflict, Guard, Op
 from fmsched import picture
 from fmsched.lifecycle import step
@@ -27,7 +29,6 @@ from fmsched.model.hardware import NodeName
 from fmsched.model.record import Decision, Job, Phase, Run, RunPhase
 from fmsched.store import ledger
 from fmsched.store.mirror import Mirror
-
 from tests.sim.network import FaultyKV
 
 Swap = tuple[Any, str, Any]
@@ -52,7 +53,7 @@ def _commit_unguarded() -> Sequence[Swap]:
     write = ledger.Ledger._write
 
     async def without_ledger(self: ledger.Ledger, guards: Sequence[Guard], ops: Sequence[Op]) -> int | Conflict:
-        return await write(self, [guard for guard in guards if guard.key != ledger.keys.LEDGER], ops)
+        return await write(self, [guard for guard in guards if guard.key != keys.LEDGER], ops)
 
     async def at_once(_self: Mirror, _revision: int) -> None:
         """Does not wait for the picture to be as new as its own write."""

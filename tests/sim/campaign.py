@@ -1,5 +1,7 @@
-"""Many seeds, then the planted bugs: `python -m tests.sim.campaign --seeds 1000 [--first N] [--jobs 2] [--show] [--no-bugs]`. Prints progress,
-every violation with how to see it again, the first seed that finds each bug, and the time. Exit 1 on a violation or a bug not found.
+"""Many seeds, then the planted bugs: `python -m tests.sim.campaign --seeds 1000 [--first N] [--jobs 2] [--show] [--no-bugs]`.
+
+Prints progress, every violation with how to see it again, the first seed that finds each bug, and the time. Exit 1 on a violation or a
+bug not found.
 """
 
 from __future__ import annotations

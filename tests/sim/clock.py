@@ -51,7 +51,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.tasks: set[asyncio.Task[Any]] = set()
         self._tasks_made = 0
         self._numbers: dict[int, int] = {}
-        self.set_task_factory(self._make_task)
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # the stubs' protocol demands any awaitable
 
     def time(self) -> float:
         return self._now_s
@@ -96,7 +96,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """To the next timer, and every timer that is due then."""
         due = self._scheduled
         while due and due[0].cancelled():
-            heapq.heappop(due)._scheduled = False
+            heapq.heappop(due)
         if not due:
             self._stopping = True  # nothing can happen any more
             return
@@ -105,7 +105,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._steps_now = 0
         while due and due[0].when() <= self._now_s:
             handle = heapq.heappop(due)
-            handle._scheduled = False
             if not handle.cancelled():
                 self._ready.append(handle)
 
@@ -140,11 +139,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def forget_timers(self) -> None:
         """Nothing that waits for a time will happen any more."""
-        for handle in self._scheduled:
-            handle._scheduled = False  # type: ignore[attr-defined]
         self._scheduled.clear()
 
-    def run_in_executor(self, *_: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         raise RuntimeError("simulation: code under simulation asked for a thread, which it must not need")
 
     def _write_to_self(self) -> None:

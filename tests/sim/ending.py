@@ -14,7 +14,6 @@ from fmsched.model.record import Status
 from fmsched.picture import Picture
 from fmsched.store.memory import MemoryStore
 from fmsched.store.mirror import Mirror
-
 from tests.sim.network import done_at_once
 from tests.sim.nodes import Node
 from tests.sim.programs import BUDGET, LIVENESS, answer

@@ -23,7 +23,6 @@ from fmproto.kv import (
     StoreUnavailable,
 )
 from fmsched.store.memory import MemoryStore
-
 from tests.sim.clock import Process, VirtualLoop
 
 # As an adapter's request timeout, seconds of virtual time.
@@ -205,7 +204,7 @@ class FaultyKV:
         await self._ask(lambda: self._network.store.compact(revision))
 
     async def status(self) -> StoreStatus:
-        return await self._ask(lambda: self._network.store.status())
+        return await self._ask(self._network.store.status)
 
     async def close(self) -> None:
         """Nothing is held open."""

@@ -15,7 +15,6 @@ from fmagent.launch.environment import NodeFacts
 from fmagent.orders import Order, PlacedRank, RankStatus, RunState, Stage
 from fmagent.runner.port import Adopted, CannotPrepare
 from fmproto.v1 import hardware_pb2 as hw
-
 from tests.sim.clock import VirtualLoop
 from tests.sim.network import FaultyKV
 

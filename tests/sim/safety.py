@@ -15,7 +15,6 @@ from fmsched.lifecycle.table import NEXT
 from fmsched.model.record import State, Status
 from fmsched.store import codec
 from fmsched.store.memory import MemoryStore
-
 from tests.sim.network import Request, done_at_once
 
 Attempt = tuple[str, int]  # job, attempt number
@@ -228,12 +227,8 @@ class Safety:
         self.running[job][attempt] += 1
 
     def rank_ended(self, gpu: Gpu, job: str, attempt: int) -> None:
-        for table, key in ((self.live, gpu), (self.running, job)):
-            counter = table[key]  # type: ignore[index]
-            what = (job, attempt) if table is self.live else attempt
-            counter[what] -= 1
-            if not counter[what]:
-                del counter[what]
+        self.live[gpu] -= Counter([(job, attempt)])
+        self.running[job] -= Counter([attempt])
 
     def told_to_stop(self, node: str, job: str, attempt: int, reason: str) -> None:
         """An agent stops what the store no longer orders, and nothing else: an order that went does not come back."""

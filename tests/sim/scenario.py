@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
 from fmproto.v1 import hardware_pb2 as hw
 from fmproto.v1 import job_pb2 as pb
-
 from tests.sim.network import Weather
 from tests.sim.nodes import PreparePlan, RankPlan
 
@@ -187,5 +185,5 @@ class SeededScript:
 
     def _draw(self, rng: random.Random, job: JobPlan) -> RankPlan:
         code = 1 if job.fails and rng.random() < 0.5 else 0
-        draw: Callable[[], float] = lambda: rng.uniform(0.01, 1.5)  # noqa: E731
-        return RankPlan(job.runs_s * rng.uniform(0.9, 1.2), code, draw() if rng.random() < 0.7 else None)
+        stops_s = rng.uniform(0.01, 1.5) if rng.random() < 0.7 else None
+        return RankPlan(job.runs_s * rng.uniform(0.9, 1.2), code, stops_s)

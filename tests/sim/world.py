@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import structlog
+
 from fmagent.loop import AgentLoop
 from fmproto import keys
 from fmproto.kv import Change, Put, StoreFull, StoreUnavailable
@@ -24,7 +25,6 @@ from fmsched.loop import Scheduler
 from fmsched.model.record import State
 from fmsched.store.ledger import Ledger
 from fmsched.store.memory import MemoryStore
-
 from tests.sim.clock import OWNER, Livelock, Process, VirtualLoop
 from tests.sim.ending import Ending
 from tests.sim.network import FaultyKV, Fuse, Host, Network, Request, done_at_once
@@ -216,8 +216,7 @@ class World:
     # --- the run
 
     def run(self) -> Outcome:
-        global _CURRENT
-        _CURRENT = self
+        _CURRENT.append(self)
         structlog.configure(processors=[_to_current_world])
         asyncio.set_event_loop(None)
         try:
@@ -229,7 +228,7 @@ class World:
             virtual_s, trace, events = self.loop.time(), self._hash.hexdigest(), self._story()
             self._unwind()
             structlog.reset_defaults()
-            _CURRENT = None
+            _CURRENT.remove(self)
         revisions = self.safety.revision
         return Outcome(self.plan.seed, self.violation, trace, events, virtual_s, revisions, self._ranks_started)
 
@@ -472,14 +471,14 @@ def _story(error: BaseException | None) -> str:
     return "".join(traceback.format_exception(error)) if error is not None else "no error"
 
 
-_CURRENT: World | None = None
+_CURRENT: list[World] = []  # the one that runs
 
 
 def _to_current_world(_logger: object, _method: str, event: MutableMapping[str, Any]) -> NoReturn:
     """What the scheduler logs goes into the story of the run."""
-    if _CURRENT is not None and not _CURRENT.network.over:
+    if _CURRENT and not _CURRENT[0].network.over:
         process = OWNER.get()
-        _CURRENT.note(process.name if process is not None else "?", dict(event))
+        _CURRENT[0].note(process.name if process is not None else "?", dict(event))
     raise structlog.DropEvent
 
 

@@ -19,7 +19,7 @@ from fmsched.place.check import check
 
 Cell = tuple[GpuId, ...]
 Choice = tuple[tuple[Cell, ...], ...]  # by group, by replica
-CHOICES_MAX = 60_000
+CHOICES_MAX = 12_000
 
 
 class TooManyError(Exception):

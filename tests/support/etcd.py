@@ -22,6 +22,7 @@ from random import SystemRandom
 from typing import Any, Literal
 
 import pytest
+
 from fmproto.etcd import Tls
 
 Version = Literal["3.4", "3.5"]
