@@ -4,22 +4,21 @@ adopts them. To stop ranks, drain the node or cancel the job."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fmagent.config import AgentConfig, ConfigError, arguments_of, load
 from fmproto import __version__
 
-from fmagent.config import AgentConfig, ConfigError, arguments_of, load
-
 if TYPE_CHECKING:
-    from fmproto.etcd import Etcd
-
     from fmagent.devices.port import Devices
     from fmagent.register import Log
+    from fmproto.etcd import Etcd
 
 # For streams under way when the agent ends, seconds.
 SERVER_GRACE_S = 0.2
@@ -34,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = load(arguments)
         return asyncio.run(run(config))
-    except (ConfigError, ValueError, OSError) as error:
+    except ConfigError as error:
         print(f"fm-agent: {error}", file=sys.stderr)
         return EXIT_USAGE
 
@@ -79,9 +78,19 @@ def make_store(config: AgentConfig) -> Etcd:
     return Etcd(etcd.endpoints, tls=tls, **options)
 
 
+@contextlib.contextmanager
+def setting_up() -> Iterator[None]:
+    """What cannot be used before anything runs is the configuration's fault. Later, the same error is a bug, and shows itself whole."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from error
+
+
 async def run(config: AgentConfig) -> int:
-    """Until a signal. Raises OSError where the state directory or the address cannot be used."""
+    """Until a signal. Raises ConfigError where the state directory, the description or the address cannot be used."""
     from fmagent import systemd
+    from fmagent.devices.host import interfaces, network_of
     from fmagent.logs import AgentServicer, serve
     from fmagent.loop import AgentLoop, AgentSettings
     from fmagent.runner.lock import hold_state_dir
@@ -99,12 +108,14 @@ async def run(config: AgentConfig) -> int:
         log_runs_max=config.log_runs_max,
         disk_free_min_bytes=config.disk_free_min_mb * 1024 * 1024,
     )
-    with hold_state_dir(state_dir):
-        devices = make_devices(config)
-        runner = ProcessRunner(state_dir, config.node, limits)
-        kv = make_store(config)
-        served = await serve(AgentServicer(runner, config.node, session), config.listen)
-        host = config.address or await reachable_address(devices)
+    with contextlib.ExitStack() as stack:
+        with setting_up():
+            stack.enter_context(hold_state_dir(state_dir))
+            devices = make_devices(config)
+            runner = ProcessRunner(state_dir, config.node, limits)
+            kv = make_store(config)
+            served = await serve(AgentServicer(runner, config.node, session), config.listen)
+        host = config.address or network_of(interfaces(), config.socket_interface).address
         settings = AgentSettings(
             node=config.node,
             session=session,
@@ -132,11 +143,6 @@ async def run(config: AgentConfig) -> int:
             await devices.close()
             await runner.close()
     return 0
-
-
-async def reachable_address(devices: Devices) -> str:
-    inventory, _ = await devices.observe()
-    return inventory.address or "127.0.0.1"
 
 
 async def ended_by_signal(work: asyncio.Task[None]) -> None:

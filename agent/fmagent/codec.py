@@ -5,10 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 
-from fmproto.v1 import job_pb2 as pb
-
 from fmagent.orders import JOB_ID, Command, Order, PlacedRank, RankOrder, RankStatus, RunState, Stage
 from fmagent.reconcile import Published
+from fmproto.v1 import job_pb2 as pb
 
 _PHASE: Mapping[Stage, pb.RunPhase] = {
     Stage.PREPARING: pb.RUN_PHASE_PREPARING,

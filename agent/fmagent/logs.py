@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Protocol
 
 import grpc
-from fmproto.channel import server_options
-from fmproto.v1 import agent_pb2, agent_pb2_grpc, scheduler_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
 from fmagent.runner import files, rundir
+from fmproto.channel import server_options
+from fmproto.v1 import agent_pb2, agent_pb2_grpc, scheduler_pb2
 
 # Of one message; a file is read in pieces of this size, so that a rank that writes much does not block the others.
 CHUNK_BYTES_MAX = 256 * 1024

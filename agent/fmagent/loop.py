@@ -9,10 +9,6 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fmproto import keys
-from fmproto.kv import KV, Changes, Entry, Resync, StoreUnavailable
-from fmproto.v1 import hardware_pb2 as hw
-
 from fmagent import codec
 from fmagent.codec import BadOrder
 from fmagent.devices.port import Devices
@@ -37,6 +33,9 @@ from fmagent.reconcile import (
 )
 from fmagent.register import Log, Register
 from fmagent.runner.port import CannotPrepare, Runner
+from fmproto import keys
+from fmproto.kv import KV, Changes, Entry, Resync, StoreUnavailable
+from fmproto.v1 import hardware_pb2 as hw
 
 # Rounds of decide-and-do before the loop waits for news again. A job needs a handful (stop, release, announce, prepare, start);
 # more means that doing changes nothing, which waits for the next second.
@@ -247,8 +246,18 @@ class AgentLoop:
         if world.seen != self._seen:
             await self._remember(world.seen)
         actions = reconcile(world)
-        progress = [await self._do(action) for action in actions]
+        progress = [await self._try(action) for action in actions]
         return any(progress)
+
+    async def _try(self, action: Action) -> bool:
+        try:
+            return await self._do(action)
+        except OSError as error:
+            # A full or failing disk. It is tried again every second; what runs, runs on meanwhile.
+            self._log.warning(
+                "cannot be done now", node=self._settings.node, action=type(action).__name__, error=str(error)
+            )
+            return False
 
     def _world(self, runs: tuple[RunState, ...]) -> World:
         # Until the store's reports of this node are known, an absent run is not known to be a new one.

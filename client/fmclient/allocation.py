@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from fmproto.v1.scheduler_pb2 import Job
-
 from fmclient import operations, watching
 from fmclient.errors import FmschedError, ServiceFailed
 from fmclient.manifest import Manifest
@@ -20,6 +18,7 @@ from fmclient.operations import Session
 from fmclient.placement import Placement, placement_of
 from fmclient.states import is_running
 from fmclient.transport import AsyncTransport, Stop, SyncTransport
+from fmproto.v1.scheduler_pb2 import Job
 
 HOLD_S = 30.0
 # Giving back is tried for so long on the way out; after that the scheduler's hold_s does it.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fmproto.v1 import scheduler_pb2 as pb
 from google.protobuf.message import Message
+
+from fmproto.v1 import scheduler_pb2 as pb
 
 _SERVICE = "/fmsched.v1.Scheduler/"
 

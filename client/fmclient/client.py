@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from fmproto.v1 import scheduler_pb2 as pb
-
 from fmclient import operations, watching
 from fmclient.allocation import HOLD_S, Allocation, AsyncAllocation, Terms
 from fmclient.manifest import Manifest
@@ -20,6 +18,7 @@ from fmclient.retry import PATIENCE_S, RETRY_S, TIMEOUT_S, Limits
 from fmclient.servers import Servers, Tls, parse_servers
 from fmclient.transport import AsyncTransport, SyncTransport
 from fmclient.watching import Until
+from fmproto.v1 import scheduler_pb2 as pb
 
 CANCEL_REASON = "cancelled by its user"
 

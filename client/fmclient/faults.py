@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 import grpc
-from fmproto.v1.job_pb2 import Why
-from fmproto.v1.scheduler_pb2 import FieldViolation
 from google.protobuf.message import DecodeError
 
 from fmclient import errors
+from fmproto.v1.job_pb2 import Why
+from fmproto.v1.scheduler_pb2 import FieldViolation
 
 # A follower refuses with UNAVAILABLE and names the leader here.
 LEADER_KEY = "fmsched-leader"

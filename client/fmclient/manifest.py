@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fmproto.v1.scheduler_pb2 import FieldViolation
-
 from fmclient.errors import InvalidManifest
+from fmproto.v1.scheduler_pb2 import FieldViolation
 
 MANIFEST_BYTES_MAX = 1024 * 1024
 

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from fmproto.v1 import scheduler_pb2 as pb
-
 from fmclient import calls
 from fmclient.effects import Emit, Op
 from fmclient.errors import ServiceFailed
@@ -18,6 +16,7 @@ from fmclient.manifest import Manifest, manifest_text
 from fmclient.resume import Resumable
 from fmclient.retry import Limits, unary
 from fmclient.servers import Servers
+from fmproto.v1 import scheduler_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)

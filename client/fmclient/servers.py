@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+
 from fmproto.channel import Options, client_options
 
 SERVER_ENV = "FMSCHED_SERVER"

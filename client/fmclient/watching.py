@@ -8,15 +8,14 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Literal
 
-from fmproto.v1 import job_pb2
-from fmproto.v1.scheduler_pb2 import HoldRequest, Job, JobChange, WatchJobsRequest
-
 from fmclient import calls
 from fmclient.effects import Emit, Op
 from fmclient.errors import DeadlineExceeded, JobEnded, NotFound, StillWaiting, Unreachable
 from fmclient.operations import Session, get, list_jobs
 from fmclient.retry import Limits
 from fmclient.states import has_ended, is_running, words
+from fmproto.v1 import job_pb2
+from fmproto.v1.scheduler_pb2 import HoldRequest, Job, JobChange, WatchJobsRequest
 
 Until = Literal["running", "ended"]
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import grpc
 import pytest
+
 from fmproto import keys
 from fmproto.channel import client_options
 from fmproto.kv import Delete, Put
 from fmproto.v1 import agent_pb2, agent_pb2_grpc, scheduler_pb2
 from fmproto.v1 import hardware_pb2 as hw
 from fmproto.v1 import job_pb2 as pb
-
 from tests.support.agent import CLUSTER, Agent, agent, lives, until
 from tests.support.etcd import EtcdServer, any_etcd, start_etcd
 

@@ -7,15 +7,18 @@ import hashlib
 import os
 import signal
 import socket
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from fmagent.orders import Stage
 from fmagent.runner import files, procfs
+from fmagent.runner.port import CannotPrepare
 from fmagent.runner.process import ProcessLimits
-
-from tests.support.agent import bench, lives, order, processes_naming, until
+from tests.support.agent import bench, kill_all, lives, order, processes_naming, until
 
 # A worker that leaves its rank's process group, session and parent, and tells its pid.
 ESCAPE = """
@@ -346,6 +349,39 @@ async def test_a_run_that_never_had_a_supervisor_is_prepared_anew(tmp_path: Path
             assert await later.runner.observe() == ()
             await later.start(wanted)
             assert (await later.gone("j")).ranks[0].exit_code == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
+    yield folder
+    kill_all(str(folder))
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def test_a_full_disk_hides_no_stop_and_no_exit_code(small_disk: Path) -> None:
+    filler = "trap 'exit 5' TERM; head -c 8000000 /dev/zero; echo full >&3; while :; do sleep 0.02; done"
+    async with bench(small_disk) as at:
+        wanted = order("j", ["/bin/bash", "-c", f"exec 3> {small_disk}/../told; {filler}"])
+        await at.start(wanted)
+
+        async def full() -> bool:
+            return (small_disk / "../told").read_bytes() != b""
+
+        await until(full, "the disk is full")
+        assert os.statvfs(small_disk).f_bavail == 0
+        run = await at.stop(wanted, 10.0)
+        assert [rank.exit_code for rank in run.ranks] == [5]
+        assert "ended by itself within its grace" in run.reason
+        with pytest.raises(CannotPrepare) as caught:
+            await at.prepare(order("k", ["/bin/true"]))
+        assert caught.value.device_fault
+        assert [state.job for state in await at.runner.observe()] == ["j"]
 
 
 async def test_released_runs_are_kept_in_number(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tests.support.relay import Relay
 
 ETCD_PING_MIN_MS = 5_000
 RECOVERED_S_MAX = 60.0
+IDLE_CLIENTS = 200
 
 
 def pinging(every_ms: int) -> Options:
@@ -48,6 +49,7 @@ async def test_a_client_that_pings_too_often_becomes_stable_and_loses_nothing(
         loop = asyncio.get_running_loop()
         started, connected, written = loop.time(), 0, 0
         async with Following(eager, "/") as seen:
+            await seen.until(lambda me: len(me.items) >= 2)
             while loop.time() < started + RECOVERED_S_MAX and connected != relay.accepted:
                 connected = relay.accepted
                 await beside.write([], [Put("/n", b"%d" % written)])
@@ -90,6 +92,3 @@ async def test_many_idle_clients_keep_their_connections(tmp_path: Path) -> None:
         await relay.stop()
 
     assert (accepted, open_now) == (IDLE_CLIENTS, IDLE_CLIENTS)
-
-
-IDLE_CLIENTS = 200

@@ -141,7 +141,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Nothing that waits for a time will happen any more."""
         self._scheduled.clear()
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         raise RuntimeError("simulation: code under simulation asked for a thread, which it must not need")
 
     def _write_to_self(self) -> None:

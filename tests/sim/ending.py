@@ -16,7 +16,7 @@ from fmsched.store.memory import MemoryStore
 from fmsched.store.mirror import Mirror
 from tests.sim.network import done_at_once
 from tests.sim.nodes import Node
-from tests.sim.programs import BUDGET, LIVENESS, answer
+from tests.sim.programs import LOOP_CONFIG, answer
 from tests.sim.safety import Safety
 from tests.sim.scenario import Scenario
 
@@ -49,13 +49,13 @@ class Ending:
         mirror = Mirror()
         page = done_at_once(self._store.read(keys.ROOT))
         done_at_once(mirror.apply(Resync(page.entries, page.revision), now_s))
-        snapshot = Picture(mirror, LIVENESS).snapshot(now_s)
+        snapshot = Picture(mirror, LOOP_CONFIG.liveness).snapshot(now_s)
         left = []
         for id_, status in sorted(mirror.statuses.items()):
             if status.state.ended and id_ in mirror.wanted:
                 left.append(f"{id_} is {status.state} and still wanted")
             if not status.state.ended:
-                verdict = answer(snapshot, self._request(mirror, id_, status), BUDGET)
+                verdict = answer(snapshot, self._request(mirror, id_, status), LOOP_CONFIG.budget)
                 if isinstance(verdict, Placement):
                     left.append(f"{id_} waits ({status.reason}), and could be placed on {verdict.nodes}")
         return left

@@ -11,25 +11,31 @@ from dataclasses import replace
 
 from fmagent.loop import AgentSettings
 from fmproto import keys
-from fmproto.kv import KV, StoreFull, StoreUnavailable
-from fmsched.lifecycle.liveness import LivenessLimits
-from fmsched.lifecycle.step import Limits
-from fmsched.loop import LoopConfig, Scheduler
+from fmproto.kv import KV
+from fmsched.__main__ import Process as SchedulerProcess
+from fmsched.__main__ import loop_config
+from fmsched.config import Config, EtcdConfig, Timeouts
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Verdict
 from fmsched.model.snapshot import Snapshot
 from fmsched.place.solve import solve
 from fmsched.policy.order import question
-from fmsched.store.election import Election, Leadership
+from fmsched.service.holds import Holds
 
 PERIOD_S = 1.0
 FENCE_AFTER_S = 4.0
 FENCE_GRACE_S = 1.0
-ELECTION_TTL_S = 3.0
-LIVENESS = LivenessLimits(unreachable_s=3.0, node_lost_s=8.0, mass_lost_s=14.0)
-LIMITS = Limits(prepare_s=8.0, start_s=6.0)
-BUDGET = Budget(deterministic_s=1.0)
-LEAD_RETRY_S = 1.0
+ETCD = EtcdConfig(election_ttl_s=3.0)
+TIMEOUTS = Timeouts(
+    unreachable_after_s=3.0,
+    node_lost_after_s=8.0,
+    agent_fence_after_s=FENCE_AFTER_S,
+    agent_fence_grace_s=FENCE_GRACE_S,
+    mass_lost_after_s=14.0,
+    prepare_s=8.0,
+    start_s=6.0,
+)
+LOOP_CONFIG = loop_config(Config(timeouts=TIMEOUTS))
 # The longest that a solve takes in virtual time.
 SOLVE_MAX_S = 0.1
 
@@ -76,35 +82,16 @@ class Solver:
 
 
 class SchedulerProgram:
+    """fm-scheduler without its gRPC server: what `__main__.Process` runs beside it."""
+
     def __init__(self, kv: KV, name: str, wall_ms: Callable[[], int], rng: random.Random) -> None:
-        self.scheduler = Scheduler(kv, Solver(rng), LoopConfig(LIMITS, LIVENESS, BUDGET), wall_ms)
-        self._election = Election(kv, name, name, ELECTION_TTL_S)
+        process = self._process = SchedulerProcess(Config(name=name, etcd=ETCD, timeouts=TIMEOUTS), kv)
+        self.scheduler = process.scheduler
+        self.scheduler.solver = Solver(rng)
+        self.scheduler.wall_ms = wall_ms
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.scheduler.follow(keys.ROOT))
-            tasks.create_task(self._lead_for_ever())
-
-    async def _lead_for_ever(self) -> None:
-        while True:
-            try:
-                leadership = await self._election.campaign()
-                work = asyncio.create_task(self._lead(leadership))
-                lost = asyncio.create_task(leadership.lost.wait())
-                try:
-                    await asyncio.wait((work, lost), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    lost.cancel()
-                    if not work.done():
-                        work.cancel()
-                    await asyncio.gather(work, return_exceptions=True)
-                if not work.cancelled():
-                    error = work.exception()
-                    if error is not None:
-                        raise error
-            except* (StoreUnavailable, StoreFull):
-                await asyncio.sleep(LEAD_RETRY_S)
-
-    async def _lead(self, leadership: Leadership) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.scheduler.lead(leadership))
+            tasks.create_task(self._process._lead_for_ever())
+            tasks.create_task(Holds(self.scheduler).watch())

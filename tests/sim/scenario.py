@@ -128,12 +128,14 @@ def _job(rng: random.Random, number: int, gpus_in_all: int, gpus_per_node: int) 
         group.preferred_types.append("a100")  # which this cluster has not
     if rng.random() < 0.75:
         spec.template.command.append("train")
+    elif rng.random() < 0.3:
+        spec.hold_s = rng.uniform(2.0, 12.0)  # nobody holds it: the scheduler gives it back
     return JobPlan(
         spec=spec,
         at_s=rng.uniform(0.0, CALM_S * 0.6),
         cancel_s=rng.uniform(0.0, 15.0) if rng.random() < 0.25 else None,
         hold_s=rng.uniform(0.5, 8.0),
-        runs_s=rng.choice((0.05, 1.0, 3.0, 10.0)) * rng.uniform(0.5, 1.5),
+        runs_s=rng.choice((0.05, 1.0, 3.0, 10.0, 25.0)) * rng.uniform(0.5, 1.5),
         fails=rng.random() < 0.2,
     )
 

@@ -382,7 +382,7 @@ class World:
 
     def _store_full(self, fault: Fault) -> None:
         self.store.full = True
-        self.loop.later(0.5 + 6 * fault.size, self._store_roomy)
+        self.loop.later(0.5 + 13 * fault.size, self._store_roomy)
 
     def _store_roomy(self) -> None:
         self.store.full = False

@@ -22,7 +22,6 @@ from fmproto import keys
 from fmproto.etcd import Etcd
 from fmproto.kv import KV, Delete, Op, Put
 from fmproto.v1 import job_pb2 as pb
-
 from tests.support.etcd import free_port
 
 T = TypeVar("T")

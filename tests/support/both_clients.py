@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from fmclient import AsyncClient, Client
-
 from tests.support.scripted_scheduler import eventually
 
 KINDS = ("sync", "async")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fmproto.v1 import hardware_pb2, job_pb2, scheduler_pb2
 from fmproto.v1.scheduler_pb2 import Job, ListNodesResponse, LogChunk
-
 from tests.support.scripted_scheduler import job, placed
 
 

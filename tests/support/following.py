@@ -92,5 +92,5 @@ class Following:
 async def poll(reached: Callable[[], bool], within_s: float = 15.0) -> None:
     """Until a condition holds that nobody signals. Raises TimeoutError."""
     async with asyncio.timeout(within_s):
-        while not await asyncio.to_thread(reached):  # noqa: ASYNC110
+        while not reached():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -15,13 +15,14 @@ from typing import Any, Self
 
 import grpc
 import grpc.aio
-from fmproto.channel import server_options
-from fmproto.v1 import job_pb2, scheduler_pb2, scheduler_pb2_grpc
-from fmproto.v1.scheduler_pb2 import Job, JobChange
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import BadRequest
 from google.rpc.status_pb2 import Status
+
+from fmproto.channel import server_options
+from fmproto.v1 import job_pb2, scheduler_pb2, scheduler_pb2_grpc
+from fmproto.v1.scheduler_pb2 import Job, JobChange
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from fmagent.config import AgentConfig, ConfigError, arguments_of, ephemeral_ports, load
 
 ROOT = Path(__file__).resolve().parents[2]

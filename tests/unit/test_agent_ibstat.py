@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from fmagent.devices.ibstat import locate, parse_ibstat, port_health
 from fmproto.v1 import hardware_pb2 as pb
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
+
 from fmagent.launch.environment import NodeFacts
 from fmagent.loop import AgentLoop, AgentSettings
 from fmagent.orders import Order, PlacedRank, RankStatus, RunState, Stage
@@ -18,7 +19,6 @@ from fmproto.kv import Conflict, Delete, Guard, Op, Put, StoreUnavailable
 from fmproto.v1 import hardware_pb2 as hw
 from fmproto.v1 import job_pb2 as pb
 from fmsched.store.memory import MemoryStore
-
 from tests.support.agent import until
 
 PERIOD_S = 0.05

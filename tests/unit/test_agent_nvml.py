@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from fmagent.devices.nvml import NvmlReader
 from fmagent.devices.presence import MISSING, Presence
 from fmagent.devices.real import RealDevices
 from fmproto.v1 import hardware_pb2 as pb
-
 from tests.support import fake_nvml
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from fmagent.orders import Command, Order, RankOrder, RunState, Stage
 from fmagent.reconcile import (
     Action,

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from fmagent import systemd
 
 UNIT = Path(__file__).resolve().parents[2] / "deploy/fm-agent.service"

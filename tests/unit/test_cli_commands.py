@@ -10,11 +10,11 @@ from typing import Any
 
 import grpc
 import pytest
+from typer.testing import CliRunner
+
 from fmclient.cli import exits, offline
 from fmclient.cli.main import app
 from fmproto.v1 import job_pb2
-from typer.testing import CliRunner
-
 from tests.support.client_cluster import chunks, cluster, jobs
 from tests.support.scripted_scheduler import Refusal, Served, bad_request, job, placed, serving, unused_port
 
@@ -118,7 +118,7 @@ def test_describe_shows_placement_with_its_proof(served: Served) -> None:
 def test_describe_and_explain_give_every_reason(served: Served) -> None:
     reason = "  workers: free GPUs: asked 4, best is 1 on n1\n    would help: the end of job train\n"
     assert f"why:\n{reason}" in fmctl("describe", "job", "big")[0]
-    assert fmctl("explain", "big")[0] == f"job big: waiting: waits for room\n{reason}"
+    assert fmctl("explain", "big")[0] == f"job big: waiting\n{reason}"
     assert json.loads(fmctl("explain", "big", "-o", "json")[0])["why"][0]["relax"] == "the end of job train"
 
 
@@ -271,7 +271,7 @@ PLAN: dict[str, Any] = {
         "bound": 3,
         "gap": 0.25,
         "optimal": False,
-        "terms": [{"name": "leaves", "weight": 4, "value": 1}],
+        "terms": [{"name": "leaves", "weight": 4, "value": 1}, {"name": "cost", "weight": 1, "value": 0}],
     },
     "solve": {"seconds": 0.0123, "nodes": 2, "gpus": 4},
     "why": [],
@@ -286,6 +286,7 @@ def test_plan_against_the_service_draws_the_placement_and_its_bound(served: Serv
         "    n1  workers  GPU 2-4  rank 0-2",
         "  objective 4 (bound 3, gap 25.00%)",
         "    leaves: 1 × 4 = 4",
+        "    at 0: cost",
         "  solve: seconds 0.0123, nodes 2, gpus 4",
     ]
     assert json.loads(fmctl("plan", "-f", manifest, "-o", "json")[0]) == PLAN
@@ -373,6 +374,58 @@ def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch, ma
     _, err = fmctl("plan", "-f", manifest, "--cluster", manifest, code=exits.USAGE)
     assert "pip install 'fmsched[scheduler]'" in err
     assert err.count("\n") == 1
+
+
+MANIFEST = """apiVersion: ai.example.com/v1alpha1
+kind: FoundationModelTrainingJob
+metadata: {name: small}
+spec:
+  replicaCount: 2
+  resourceGroups:
+    - {name: cell, type: TensorParallel, gpusPerGroup: 4}
+"""
+
+
+def test_validate_offline_prints_the_sum_and_gives_it_as_data() -> None:
+    assert fmctl("validate", "-f", "-", stdin=MANIFEST)[0].splitlines() == [
+        "small: valid",
+        "  cell   4 GPUs × 2 replicas = 8",
+        "  total  8 GPUs",
+    ]
+    found = json.loads(fmctl("validate", "-f", "-", "-o", "json", stdin=MANIFEST)[0])
+    assert (found["gpus"], found["violations"], found["lines"][0]["gpusPerGroup"]) == (8, [], 4)
+
+
+def test_validate_offline_names_file_line_and_path_of_each_fault(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(MANIFEST.replace("gpusPerGroup: 4", "gpusPerGroup: -4").replace("replicaCount", "replicaCuont"))
+    out, err = fmctl("validate", "-f", str(path), code=exits.USAGE)
+    assert out == ""
+    assert f"{path}:5: spec.replicaCuont: " in err
+    assert f"{path}:7: spec.resourceGroups[0].gpusPerGroup: found -4" in err
+    assert json.loads(fmctl("validate", "-f", str(path), "-o", "json", code=exits.USAGE)[0])["violations"][0]["line"] in (
+        5,
+        7,
+    )
+
+
+def test_a_generated_cluster_can_be_planned_on_with_no_service(tmp_path: Path) -> None:
+    shape = ("--pods", "1", "--leaves", "2", "--nodes-per-leaf", "2", "--type", "hgx-h100", "--busy", "0.25", "--seed", "7")
+    text, _ = fmctl("topo", "generate", *shape)
+    assert fmctl("topo", "generate", *shape)[0] == text
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    plan = json.loads(fmctl("plan", "-f", "-", "--cluster", str(path), "-o", "json", stdin=MANIFEST)[0])
+    assert (plan["verdict"], len(plan["ranks"])) == ("placed", 8)
+    too_big = MANIFEST.replace("replicaCount: 2", "replicaCount: 99")
+    out, _ = fmctl("plan", "-f", "-", "--cluster", str(path), stdin=too_big, code=exits.CANNOT_BE_PLACED)
+    assert out.startswith("small: can never run on this cluster\n")
+
+
+def test_faults_of_a_cluster_file_are_code_2_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("kind: Custer\n")
+    assert fmctl("plan", "-f", "-", "--cluster", str(path), stdin=MANIFEST, code=exits.USAGE)[1].startswith(f"{path}:1: ")
 
 
 def test_every_command_has_help_that_begins_with_a_sentence() -> None:

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from fmclient.cli import exits
 from fmproto.v1 import job_pb2
-
 from tests.support.client_cluster import chunks, cluster, jobs
 from tests.support.scripted_scheduler import Served, eventually, job, serving
 
+# What would change the output. Unbuffered, CPython takes a short write for a whole one and never sees the broken pipe.
+UNWANTED = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "PYTHONUNBUFFERED")
 FMCTL = (sys.executable, "-m", "fmclient.cli.main")
 
 
@@ -28,7 +30,7 @@ def served() -> Iterator[Served]:
 
 
 def environment(served: Served | None = None, **more: str) -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    found = {name: value for name, value in os.environ.items() if name not in UNWANTED}
     return found | ({"FMSCHED_SERVER": served.address} if served else {}) | {"TERM": "xterm-256color"} | more
 
 

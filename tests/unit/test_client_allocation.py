@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 import pytest
+
 from fmclient import Client, errors
 from fmproto.v1 import job_pb2
 from fmproto.v1.scheduler_pb2 import Job
-
 from tests.support.both_clients import KINDS, Either
 from tests.support.scripted_scheduler import Refusal, Served, eventually, job, placed, serving
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 import pytest
+
 from fmclient import errors
 from fmproto.v1 import job_pb2
-
 from tests.support.both_clients import KINDS, Either
 from tests.support.scripted_scheduler import Refusal, Scheduler, Served, bad_request, eventually, job, serving, unused_port
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fmproto.v1 import job_pb2
 
+from fmproto.v1 import job_pb2
 from tests.support.scripted_scheduler import Served, eventually, placed, serving, unused_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from fmclient import Tls, placement_of
 from fmclient.errors import InvalidManifest
 from fmclient.manifest import MANIFEST_BYTES_MAX, manifest_text
@@ -14,7 +15,6 @@ from fmclient.retry import BACKOFF_FIRST_S, BACKOFF_MAX_S, Backoff
 from fmclient.servers import Servers, parse_servers
 from fmclient.states import WORDS, words
 from fmproto.v1.job_pb2 import JobState
-
 from tests.support.scripted_scheduler import job
 
 

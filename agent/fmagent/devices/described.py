@@ -6,17 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from fmagent.devices.host import host_facts, network_of
 from fmproto.described import describe_node
 from fmproto.v1 import hardware_pb2 as pb
-
-from fmagent.devices.host import host_facts, network_of
 
 
 class DescribedDevices:
     """Satisfies devices.port.Devices. The host's own facts are real; GPUs and adapters are the description's.
 
-    Raises ValueError where the file cannot be read or does not describe the node; later, such a file changes nothing but the
-    health: every GPU is FAILED, with what is wrong, until the file is right again.
+    Raises ValueError or OSError where the file cannot be read or does not describe the node. Later, such a file (one that is being
+    written, say) changes nothing but that the health tells of it: what was last read stands.
     """
 
     def __init__(self, path: Path, node: str) -> None:
@@ -26,11 +25,17 @@ class DescribedDevices:
         self._read()
 
     async def observe(self) -> tuple[pb.Inventory, pb.Health]:
+        wrong = ""
         try:
             self._read()
         except (OSError, ValueError) as error:
-            return _copy(self._inventory), _all_failed(self._inventory, f"{self._path}: {error}")
-        return _copy(self._inventory), _copy_health(self._health)
+            wrong = str(error)
+        inventory, health = pb.Inventory(), pb.Health()
+        inventory.CopyFrom(self._inventory)
+        health.CopyFrom(self._health)
+        if wrong:
+            health.disks.append(pb.DeviceHealth(device=str(self._path), state=pb.HEALTH_STATE_DEGRADED, reason=wrong))
+        return inventory, health
 
     async def holders(self, uuids: Sequence[str]) -> dict[str, tuple[int, ...]]:
         """Nobody: described GPUs have no processes."""
@@ -50,22 +55,3 @@ class DescribedDevices:
         inventory.address = inventory.address or network.address
         inventory.socket_interface = inventory.socket_interface or network.interface
         self._inventory, self._health, self._stamp = inventory, health, stamp
-
-
-def _copy(inventory: pb.Inventory) -> pb.Inventory:
-    copy = pb.Inventory()
-    copy.CopyFrom(inventory)
-    return copy
-
-
-def _copy_health(health: pb.Health) -> pb.Health:
-    copy = pb.Health()
-    copy.CopyFrom(health)
-    return copy
-
-
-def _all_failed(inventory: pb.Inventory, reason: str) -> pb.Health:
-    return pb.Health(
-        node=inventory.node,
-        gpus=[pb.DeviceHealth(device=gpu.uuid, state=pb.HEALTH_STATE_FAILED, reason=reason) for gpu in inventory.gpus],
-    )

@@ -37,12 +37,13 @@ def host_facts() -> pb.Host:
 
 
 def interfaces() -> list[pb.NetInterface]:
-    """In name order, with their IPv4 address and their global IPv6 addresses."""
+    """In name order, with their IPv4 address and their global IPv6 addresses. One without either is left out: containers come and
+    go with theirs, and each would change the inventory."""
     addresses: dict[str, list[str]] = {name: _ipv4(name) for _, name in socket.if_nameindex()}
     for name, address in _ipv6():
         addresses.setdefault(name, []).append(address)
     found = []
-    for name in sorted(addresses):
+    for name in sorted(name for name, known in addresses.items() if known):
         state = ""
         with contextlib.suppress(OSError):
             state = _SYS.joinpath("class/net", name, "operstate").read_text(encoding="ascii").strip()

@@ -9,9 +9,8 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from fmproto.v1 import hardware_pb2 as pb
-
 from fmagent.devices.nvml import GpuReading, Reading
+from fmproto.v1 import hardware_pb2 as pb
 
 MISSING = "missing: NVML no longer lists it"
 

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from fmproto.v1 import hardware_pb2 as pb
-
 from fmagent.devices.host import host_facts, network_of
 from fmagent.devices.ibstat import observe_ports, port_health
 from fmagent.devices.nvml import NvmlReader
 from fmagent.devices.presence import Presence
 from fmagent.health import flaps
+from fmproto.v1 import hardware_pb2 as pb
 
 
 class RealDevices:

@@ -121,11 +121,7 @@ def placement_json(order: Order, gang: tuple[PlacedRank, ...]) -> str:
         }
         for rank in sorted(gang, key=lambda rank: rank.rank)
     ]
-    content = {
-        "job": order.job,
-        "name": order.job_name,
-        "attempt": order.attempt,
-        "world_size": order.world_size,
-        "ranks": ranks,
-    }
-    return json.dumps(content, indent=1)
+    # A line per rank, for readers; json's own indentation is ten times as slow.
+    lines = ",\n".join(json.dumps(rank) for rank in ranks)
+    head = json.dumps({"job": order.job, "name": order.job_name, "attempt": order.attempt, "world_size": order.world_size})
+    return f'{head[:-1]}, "ranks": [\n{lines}\n]}}\n'

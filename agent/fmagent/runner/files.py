@@ -4,17 +4,21 @@ the standard library: supervisors use it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 from typing import Any
 
 # pathlib would lengthen a supervisor's start by a third:
-# ruff: noqa: PTH104, PTH119, PTH120, PTH123
+# ruff: noqa: PTH104, PTH108, PTH118, PTH119, PTH120, PTH123
 
 RUN_FILE = "run.json"  # from the agent: what to run
 COMMAND_FILE = "command.json"  # from the agent: start, stop
 STATE_FILE = "state.json"  # from the supervisor
+SPARE_FILE = "spare"
+# An order to stop and the states up to the end of a run of a hundred ranks, some times over.
+SPARE_BYTES = 256 * 1024
 
 Record = dict[str, Any]
 
@@ -29,7 +33,17 @@ def read_json(path: str) -> Record | None:
 
 
 def write_json(path: str, content: Record, *, durable: bool = False) -> None:
-    """Whole or not at all. `durable`: also through a power cut."""
+    """Whole or not at all. `durable`: also through a power cut. On a full disk the folder's spare room is used up."""
+    try:
+        _write(path, content, durable=durable)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        os.unlink(os.path.join(os.path.dirname(path), SPARE_FILE))
+        _write(path, content, durable=durable)
+
+
+def _write(path: str, content: Record, *, durable: bool) -> None:
     temporary = f"{path}.new"
     with open(temporary, "w", encoding="utf-8") as file:
         os.fchmod(file.fileno(), 0o600)
@@ -38,6 +52,15 @@ def write_json(path: str, content: Record, *, durable: bool = False) -> None:
             file.flush()
             os.fsync(file.fileno())
     os.rename(temporary, path)
+
+
+def reserve(folder: str) -> None:
+    """Room for the last words of a run on a disk that its ranks have filled. Raises OSError where there is none now."""
+    descriptor = os.open(os.path.join(folder, SPARE_FILE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, SPARE_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def send_news(address: str, content: bytes) -> None:

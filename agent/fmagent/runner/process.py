@@ -110,6 +110,7 @@ class ProcessRunner:
             folder.mkdir(mode=0o700, parents=True)
             record = self._record(order, facts, folder)
             (folder / rundir.PLACEMENT_FILE).write_text(placement_json(order, gang), encoding="utf-8")
+            files.reserve(str(folder))
             self._contact.ensure()
             files.write_json(str(folder / files.RUN_FILE), record)
             pid = self._spawn(folder)
@@ -263,10 +264,15 @@ class ProcessRunner:
         self._news.wake()
 
     def _command(self, run: _Run, **orders: dict[str, Any]) -> None:
-        path = run.folder / files.COMMAND_FILE
-        files.write_json(str(path), rundir.read_command(run.folder) | orders)
-        run.signature = ()
         state = rundir.read_state(run.folder)
+        try:
+            files.write_json(str(run.folder / files.COMMAND_FILE), rundir.read_command(run.folder) | orders)
+        except OSError:
+            # No room even for the order: a stop is given by the signal that means it without words.
+            if "stop" in orders and state is not None and rundir.supervisor_lives(run.folder):
+                os.kill(state["pid"], signal.SIGTERM)
+            raise
+        run.signature = ()
         # Before its first state the supervisor does not listen to signals, and reads the command by itself.
         if state is not None and rundir.supervisor_lives(run.folder):
             with contextlib.suppress(ProcessLookupError):

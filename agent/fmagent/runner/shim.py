@@ -212,8 +212,9 @@ class Shim:
             if os.getppid() != self.pid:
                 os._exit(128 + signal.SIGKILL)
             # The agent's own protection from the kernel's out-of-memory killer is not for ranks.
-            with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-                file.write("0")
+            with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
+                if int(file.read()) < 0:
+                    file.write("0")
             step = "open the output of"
             self.redirect(rank)
             env = dict(rank["env"])

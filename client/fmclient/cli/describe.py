@@ -61,7 +61,8 @@ def job_lines(job: Job, now_ms: int) -> list[str]:
     from fmclient.states import words
 
     spec, status = job.spec, job.status
-    state = words(status.state) + (f": {status.reason}" if status.reason else "")
+    # With constraints listed below, the sentence would only say them twice.
+    state = words(status.state) + (f": {status.reason}" if status.reason and not status.why else "")
     times = f"submitted {age(spec.submitted_ms, now_ms)} ago" + (f" by {spec.submitter}" if spec.submitter else "")
     for verb, at_ms in (("started", status.started_ms), ("ended", status.finished_ms)):
         times += f", {verb} {age(at_ms, now_ms)} ago" if at_ms else ""
@@ -95,9 +96,8 @@ def _kind(job: Job) -> str:
 
 
 def _group_lines(job: Job) -> list[str]:
-    from fmproto.v1.job_pb2 import GroupKind
-
     from fmclient.cli.human import count
+    from fmproto.v1.job_pb2 import GroupKind
 
     lines = ["groups:"]
     for group in job.spec.groups:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable, Mapping, Sequence
 
-from fmproto.v1.scheduler_pb2 import Node
 from rich.text import Text
 from rich.tree import Tree
 
 from fmclient.cli.human import count
 from fmclient.cli.nodes import CLOSED, FREE, IN_USE, READY, GpuView, faults, gpu_views, types
 from fmclient.cli.output import state_style
+from fmproto.v1.scheduler_pb2 import Node
 
 # More lines than this are no picture any more: leaves are then summed up, unless asked for.
 NODES_DRAWN_MAX = 128

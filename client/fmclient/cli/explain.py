@@ -24,7 +24,8 @@ def explain(
     if output is not Form.TEXT:
         print_data(to_data(found), output)
         return
-    say(f"job {found.id}: {words(found.state)}" + (f": {found.summary}" if found.summary else ""))
+    # With constraints listed below, the sentence would only say them twice.
+    say(f"job {found.id}: {words(found.state)}" + (f": {found.summary}" if found.summary and not found.why else ""))
     if found.never:
         say("It can never run on this cluster as it is:")
     for line in why_lines(found.why):

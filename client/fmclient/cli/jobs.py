@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from fmproto.v1.scheduler_pb2 import Job
-
 from fmclient.cli.human import age, few
 from fmclient.cli.output import Column
 from fmclient.cli.why import why_line
 from fmclient.states import WAITING, words
+from fmproto.v1.scheduler_pb2 import Job
 
 COLUMNS = (
     Column("ID"),

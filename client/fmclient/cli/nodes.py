@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from fmclient.cli.output import Column
 from fmproto.v1 import hardware_pb2
 from fmproto.v1.hardware_pb2 import Gpu
 from fmproto.v1.scheduler_pb2 import Node
-
-from fmclient.cli.output import Column
 
 NODE_COLUMNS = (
     Column("NAME"),

@@ -81,9 +81,10 @@ def objective_lines(objective: dict[str, Any]) -> list[str]:
     value, bound, gap = (float(objective.get(name) or 0.0) for name in ("value", "bound", "gap"))
     proof = "proven optimal" if objective.get("optimal") else f"bound {bound:g}, gap {gap:.2%}"
     lines = [f"  objective {value:g} ({proof})"]
-    for term in objective.get("terms") or ():
-        weight, amount = float(term["weight"]), float(term["value"])
-        lines.append(f"    {term['name']}: {amount:g} × {weight:g} = {weight * amount:g}")
+    terms = [(str(term["name"]), float(term["weight"]), float(term["value"])) for term in objective.get("terms") or ()]
+    lines += [f"    {name}: {amount:g} × {weight:g} = {weight * amount:g}" for name, weight, amount in terms if amount]
+    if zeros := [name for name, _, amount in terms if not amount]:
+        lines.append(f"    at 0: {'; '.join(zeros)}")
     return lines
 
 

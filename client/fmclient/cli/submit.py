@@ -13,9 +13,8 @@ from fmclient.cli.files import naming, read
 from fmclient.cli.options import ManifestOption, ServerOption, TimeoutOption, connect
 
 if TYPE_CHECKING:
-    from fmproto.v1.scheduler_pb2 import Job
-
     from fmclient.client import Client
+    from fmproto.v1.scheduler_pb2 import Job
 
 
 class Form(StrEnum):
@@ -94,9 +93,8 @@ def _follow(client: Client, job: str, until: Until, wait_s: float | None) -> Job
 
 
 def _outcome(job: Job) -> int:
-    from fmproto.v1.job_pb2 import JOB_STATE_SUCCEEDED
-
     from fmclient.states import is_running
+    from fmproto.v1.job_pb2 import JOB_STATE_SUCCEEDED
 
     if is_running(job) or job.status.state == JOB_STATE_SUCCEEDED:
         return DONE
