@@ -9,7 +9,8 @@ replace, by ssh or by what the site uses.
 - Normal end, error, Ctrl-C, SIGTERM: the ranks are stopped and the allocation is cancelled.
 - SIGKILL of the launcher: the kernel ends the ranks with it (setpriv --pdeathsig), its hold on the allocation breaks, and the
   scheduler frees the GPUs after --hold seconds.
-- The scheduler takes the GPUs away (cancelled, preempted, a node lost): the ranks are stopped; exit 1.
+- The scheduler takes the GPUs away (cancelled, preempted, a node lost), or cannot be reached for so long that it may: the ranks
+  are stopped; exit 1.
 
 Exit: 0 all ranks ended with 0; else the code of the first that did not, or 1.
 """
@@ -124,11 +125,8 @@ def run(allocation: Allocation, program: Sequence[str]) -> int:
             if failure := ranks.failed():
                 print(f"launcher: rank {failure[0]} ended with {failure[1]}; the others are stopped", file=sys.stderr)
                 return failure[1]
-            if not allocation.alive:
-                print(
-                    f"launcher: the GPUs were taken away: {allocation.job.status.reason or 'no reason given'}",
-                    file=sys.stderr,
-                )
+            if loss := allocation.loss:
+                print(f"launcher: the GPUs are lost: {loss}", file=sys.stderr)
                 return 1
             time.sleep(POLL_S)
         failure = ranks.failed()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from fmproto import keys
 from fmproto.etcd_faults import StoreReplaced
@@ -21,6 +21,9 @@ from fmproto.v1 import hardware_pb2 as hw
 # keeps only the newest value of each key meanwhile.
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 5.0
 LEASE_TTL_PERIODS = 3
+
+
+T = TypeVar("T")
 
 
 class Log(Protocol):
@@ -39,8 +42,10 @@ class _Key:
 
 
 class Register:
-    """`on_contact(sent_s)` is called for every answer, with the loop's time at which the request was sent; `on_stored()` after
-    every change of what the store is known to hold."""
+    """`on_contact(sent_s)` is called for every beat that the store has taken, with the loop's time at which it was sent, and where
+    the store is there but takes none (full, replaced). Nothing else is contact: the scheduler counts this node's silence from its
+    beats, so the fence must count from them too, or ranks would outlive their gang's loss. `on_stored()` is called after every
+    change of what the store is known to hold."""
 
     def __init__(
         self,
@@ -154,9 +159,7 @@ class Register:
         """What the store holds of this node; a key that nobody here has an opinion on stays as it is."""
         if self._read:
             return
-        sent_s = asyncio.get_running_loop().time()
         page = await self._kv.read(self._prefix)
-        self._on_contact(sent_s)
         found = {entry.key: entry for entry in page.entries}
         for key in {*found, *self._keys}:
             known = key in self._keys
@@ -193,13 +196,7 @@ class Register:
         """False where somebody else changed a key: then everything is read again."""
         guards = [Guard(key, mod_revision=self._keys[key].revision) for key, _, _ in values]
         ops: list[Op] = [Delete(key) if value is None else Put(key, value, lease) for key, value, lease in values]
-        sent_s = asyncio.get_running_loop().time()
-        try:
-            answer = await self._kv.write(guards, ops)
-        except (StoreFull, LeaseGone):
-            self._on_contact(sent_s)
-            raise
-        self._on_contact(sent_s)
+        answer = await self._kv.write(guards, ops)
         if isinstance(answer, Conflict):
             self._read = False
             self._dirty.set()
@@ -229,29 +226,34 @@ class Register:
 
     async def _pulse_once(self) -> None:
         if not self._lease:
-            await self._grant()
-        sent_s = asyncio.get_running_loop().time()
+            await self._unless_full(self._grant())
         await self._kv.renew(self._lease)
-        self._on_contact(sent_s)
         await self._read_back()
         self._keys.setdefault(self._alive, _Key())
         self._beat += 1
         alive = hw.Alive(node=self._node, session=self._session, beat=self._beat, period_s=self._period_s)
         value = (self._alive, alive.SerializeToString(deterministic=True), self._lease)
-        if not await self._write([value]):
+        sent_s = asyncio.get_running_loop().time()
+        if not await self._unless_full(self._write([value])):
             await self._tell_rival()
             await self._read_back()
-            await self._write([value])
+            sent_s = asyncio.get_running_loop().time()
+            if not await self._unless_full(self._write([value])):
+                return
+        self._on_contact(sent_s)
 
-    async def _grant(self) -> None:
+    async def _unless_full(self, work: Awaitable[T]) -> T:
+        """A full store answers and takes no beat: this node is not cut off from it, and its runs must not be fenced. Its scheduler's
+        own beats are refused as well, and meanwhile it counts nobody's silence."""
         sent_s = asyncio.get_running_loop().time()
         try:
-            self._lease = await self._kv.grant(LEASE_TTL_PERIODS * self._period_s)
+            return await work
         except StoreFull:
-            # The store answered: this node is not cut off from it, and its runs must not be fenced.
             self._on_contact(sent_s)
             raise
-        self._on_contact(sent_s)
+
+    async def _grant(self) -> None:
+        self._lease = await self._kv.grant(LEASE_TTL_PERIODS * self._period_s)
 
     async def _tell_rival(self) -> None:
         """The alive key is not as this agent left it: an earlier lease ended, or another agent claims to be this node."""

@@ -16,11 +16,15 @@ from fmclient.errors import FmschedError, ServiceFailed
 from fmclient.manifest import Manifest
 from fmclient.operations import Session
 from fmclient.placement import Placement, placement_of
-from fmclient.states import is_running
+from fmclient.resume import Resumable
+from fmclient.states import is_running, words
 from fmclient.transport import AsyncTransport, Stop, SyncTransport
 from fmproto.v1.scheduler_pb2 import Job
 
 HOLD_S = 30.0
+# The holder stops counting on the GPUs this part of hold_s after it noticed the loss of the scheduler. Noticing takes up to 15 s
+# (keep-alive, fmproto.channel), and 15 s + half of hold_s is within hold_s from 30 s on.
+FENCE_SHARE = 0.5
 # Giving back is tried for so long on the way out; after that the scheduler's hold_s does it.
 RELEASE_S_MAX = 10.0
 # A holder whose stream was cancelled ends within milliseconds.
@@ -53,6 +57,7 @@ class _Held:
         self._job: Job | None = None
         self._placement: Placement | None = None
         self._fault: FmschedError | None = None
+        self._stream: Resumable | None = None
 
     @property
     def job(self) -> Job:
@@ -73,13 +78,31 @@ class _Held:
 
     @property
     def alive(self) -> bool:
-        """False once the GPUs are known to be the caller's no longer: cancelled, preempted, placed anew after a fault.
-        A launcher then stops its ranks. While the scheduler cannot be reached the last word stands.
+        """False once the GPUs are the caller's no longer, or may not be: `loss` says why. A launcher then stops its ranks."""
+        return not self.loss
+
+    @property
+    def loss(self) -> str:
+        """Why the GPUs are no longer the caller's, or may be somebody else's soon; empty while they are.
+
+        Cancelled, preempted, placed anew after a fault; or the scheduler was out of reach for half of hold_s, so that it may be
+        about to free them. With hold_s of 30 s or more that is said before it does, a silent network included.
         """
         job = self._job
-        if job is None or self._placement is None or self._fault is not None:
-            return False
-        return is_running(job) and job.status.attempt == self._placement.attempt
+        if job is None or self._placement is None:
+            return "it was not entered"
+        if self._fault is not None:
+            return str(self._fault)
+        if not is_running(job):
+            return f"job {job.spec.id} is {words(job.status.state)}: {job.status.reason or 'no reason given'}"
+        if job.status.attempt != self._placement.attempt:
+            return (
+                f"job {job.spec.id} was placed anew, attempt {job.status.attempt}: {job.status.reason or 'no reason given'}"
+            )
+        lost_s = self._stream.lost_s if self._stream is not None else None
+        if lost_s is not None and time.monotonic() - lost_s > self._terms.hold_s * FENCE_SHARE:
+            return f"no scheduler was reached for {time.monotonic() - lost_s:.0f} s; it frees the GPUs after {self._terms.hold_s:g} s"
+        return ""
 
     def _heard(self, job: Job) -> None:
         """The holder's news. A deleted job comes with its id alone."""
@@ -109,8 +132,9 @@ class Allocation(_Held):
         submit = operations.submit(session, terms.manifest, terms.request_id, terms.submitter, terms.hold_s)
         self._job = self._transport.run(submit)
         try:
+            self._stream = watching.hold_stream(session, self.id)
             self._thread = threading.Thread(
-                target=self._hold, args=(self.id,), name=f"fmclient-hold-{self.id}", daemon=True
+                target=self._hold, args=(self._stream,), name=f"fmclient-hold-{self.id}", daemon=True
             )
             self._thread.start()
             left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
@@ -123,12 +147,17 @@ class Allocation(_Held):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._give_back()
 
-    def _hold(self, job: str) -> None:
+    def _hold(self, stream: Resumable) -> None:
         try:
-            for heard in self._transport.iterate(watching.hold(self._session, job), self._stop):
+            for heard in self._transport.iterate(watching.hold(stream), self._stop):
                 self._heard(heard)
         except FmschedError as error:
             self._fault = error
+        except Exception as error:
+            self._fault = FmschedError(
+                f"holding failed: {error!r}"
+            )  # the launcher must not count on GPUs that nobody holds
+            raise
 
     def _give_back(self) -> None:
         if os.getpid() != self._pid:
@@ -160,7 +189,8 @@ class AsyncAllocation(_Held):
         submit = operations.submit(session, terms.manifest, terms.request_id, terms.submitter, terms.hold_s)
         self._job = await self._transport.run(submit)
         try:
-            self._task = asyncio.create_task(self._hold(self.id), name=f"fmclient-hold-{self.id}")
+            self._stream = watching.hold_stream(session, self.id)
+            self._task = asyncio.create_task(self._hold(self._stream), name=f"fmclient-hold-{self.id}")
             left_s = None if deadline_s is None else max(0.0, deadline_s - loop.time())
             self._settle(await self._transport.run(watching.wait(session, self.id, "running", left_s)))
         except BaseException:
@@ -173,12 +203,17 @@ class AsyncAllocation(_Held):
     ) -> None:
         await self._give_back()
 
-    async def _hold(self, job: str) -> None:
+    async def _hold(self, stream: Resumable) -> None:
         try:
-            async for heard in self._transport.iterate(watching.hold(self._session, job)):
+            async for heard in self._transport.iterate(watching.hold(stream)):
                 self._heard(heard)
         except FmschedError as error:
             self._fault = error
+        except Exception as error:
+            self._fault = FmschedError(
+                f"holding failed: {error!r}"
+            )  # the launcher must not count on GPUs that nobody holds
+            raise
 
     async def _give_back(self) -> None:
         try:

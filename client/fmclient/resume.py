@@ -26,7 +26,10 @@ _RESET = "RST_STREAM"
 
 
 class Resumable:
-    """`openings` counts how often the stream was opened: it grows by one with every loss that was overcome."""
+    """`openings` counts how often the stream was opened: it grows by one with every loss that was overcome.
+
+    `lost_s`: on time.monotonic(), since when nothing was heard after a loss; None while connected, as far as is known.
+    """
 
     def __init__(
         self,
@@ -43,13 +46,8 @@ class Resumable:
         keep-alive pings find a dead peer.
         """
         self.openings = 0
-        self._servers, self._limits, self._call, self._request, self._deadline_s = (
-            servers,
-            limits,
-            call,
-            request,
-            deadline_s,
-        )
+        self._servers, self._limits = servers, limits
+        self._call, self._request, self._deadline_s = call, request, deadline_s
         self._route = Route(servers)
         self._stream: Stream | None = None
         self._server = ""
@@ -57,7 +55,7 @@ class Resumable:
         self._once = once
         self._received = False
         self._worked = False  # since this object was made
-        self._lost_s: float | None = None
+        self.lost_s: float | None = None
 
     def read(self) -> Op[Any]:
         """The next message, or None where the server ended the stream in order. Raises FmschedError when patience ends."""
@@ -99,7 +97,7 @@ class Resumable:
 
     def _note_working(self) -> None:
         self._worked = True
-        self._lost_s = None
+        self.lost_s = None
         self._route.reset()
 
     def _recover(self, error: grpc.RpcError) -> Op[None]:
@@ -113,11 +111,11 @@ class Resumable:
         lost = code_of(error) in LOST or _RESET in words_of(error)
         if not lost or (self._once and self._received):
             raise typed(error, self._call.name, self._server) from error
-        if self._lost_s is None:
-            self._lost_s = now_s
+        if self.lost_s is None:
+            self.lost_s = now_s
         pause_s = self._route.after(error, self._server)
         limit_s = self._limits.patience_s if self._worked else min(self._limits.retry_s, self._limits.timeout_s)
-        if now_s + pause_s - self._lost_s >= limit_s:
+        if now_s + pause_s - self.lost_s >= limit_s:
             raise Unreachable(f"no scheduler answers at {self._servers}: {words_of(error)}") from error
         if self._deadline_s is not None:
             pause_s = min(pause_s, max(0.0, self._deadline_s - now_s))

@@ -12,6 +12,7 @@ from fmclient import calls
 from fmclient.effects import Emit, Op
 from fmclient.errors import DeadlineExceeded, JobEnded, NotFound, StillWaiting, Unreachable
 from fmclient.operations import Session, get, list_jobs
+from fmclient.resume import Resumable
 from fmclient.retry import Limits
 from fmclient.states import has_ended, is_running, words
 from fmproto.v1 import job_pb2
@@ -93,12 +94,15 @@ def wait(session: Session, job: str, until: Until, timeout_s: float | None) -> O
     return newest
 
 
-def hold(session: Session, job: str) -> Op[None]:
-    """Emits each new Job while the service keeps the allocation; ends with the job. Looks for the service without limit:
-    giving up earlier than the caller could only lose the GPUs.
-    """
+def hold_stream(session: Session, job: str) -> Resumable:
+    """For hold(). Looks for the service without limit: giving up earlier than the caller could only lose the GPUs."""
     tireless = replace(session, limits=Limits(math.inf, math.inf, math.inf))
-    stream, seen = tireless.stream(calls.HOLD, HoldRequest(id=job)), Seen()
+    return tireless.stream(calls.HOLD, HoldRequest(id=job))
+
+
+def hold(stream: Resumable) -> Op[None]:
+    """Emits each new Job while the service keeps the allocation; ends with the job."""
+    seen = Seen()
     try:
         while True:  # until the job ends, or the caller stops
             change = yield from stream.read()

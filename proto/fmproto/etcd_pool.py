@@ -85,7 +85,9 @@ class Pool:
         self._login = login
         self._options = [*options, *_OWN_OPTIONS]
         self._at = 0
+        # By endpoint, for new work; and every channel that is still open, retired ones included.
         self._connections: dict[int, Connection] = {}
+        self._open: set[Connection] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._token: str | None = None
         self._cluster_id = 0
@@ -99,11 +101,10 @@ class Pool:
         deadline = _now() + self.timeout_s
         failed: Exception | None = None
         for tries_left in range(len(self.endpoints), 0, -1):
-            share_s = max(deadline - _now(), 0.0) / tries_left
+            share_s = _left_s(deadline) / tries_left
             try:
                 async with self.connection(share_s) as connection:
-                    timeout_s = share_s if repeatable else max(deadline - _now(), 0.001)
-                    response = await self._send(send, connection, timeout_s)
+                    response = await self._send(send, connection, share_s if repeatable else _left_s(deadline))
             except _NotSentError as error:
                 failed = StoreUnavailable(str(error))
             except StoreUnavailable as error:
@@ -128,12 +129,15 @@ class Pool:
             connection.users -= 1
             self._close_if_unused(connection)
 
-    async def metadata(self, connection: Connection) -> Metadata:
+    async def metadata(self, connection: Connection, timeout_s: float) -> Metadata:
         """Who asks: the auth token, made where there is none yet."""
         if self._login is None:
             return ()
         if self._token is None:
-            self._token = await self._authenticate(connection, self._login)
+            name, password = self._login
+            request = etcdrpc.AuthenticateRequest(name=name, password=password)
+            answer = await connection.auth.Authenticate(request, timeout=timeout_s)
+            self._token = str(answer.token)
         return (("token", self._token),)
 
     def forget_token(self) -> None:
@@ -155,10 +159,11 @@ class Pool:
         self._revision_floor = max(self._revision_floor, revision)
 
     async def close(self) -> None:
+        """Ends whatever is under way."""
         self.closed = True
-        for connection in tuple(self._connections.values()):
-            await connection.channel.close(None)
         self._connections.clear()
+        while self._open:
+            await self._open.pop().channel.close(None)
         await asyncio.gather(*self._closing)
 
     def _current(self) -> Connection:
@@ -173,6 +178,7 @@ class Pool:
             endpoint = self.endpoints[self._at]
             connection = Connection(endpoint, _channel(endpoint, self._tls, self._options))
             self._connections[self._at] = connection
+            self._open.add(connection)
         return connection
 
     def _retire(self, connection: Connection) -> None:
@@ -184,6 +190,7 @@ class Pool:
 
     def _close_if_unused(self, connection: Connection) -> None:
         if connection.retired and connection.users == 0:
+            self._open.discard(connection)
             task = asyncio.get_running_loop().create_task(connection.channel.close(None))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
@@ -205,24 +212,26 @@ class Pool:
 
     async def _send(self, send: Send, connection: Connection, timeout_s: float) -> Message:
         """Raises what fmproto.etcd_faults makes of a failure. A refused token is renewed once."""
+        deadline = _now() + timeout_s
         for attempt in range(2):
             try:
-                return await self._attempt(send, connection, timeout_s)
+                return await self._attempt(send, connection, deadline)
             except TokenRefusedError as error:
                 self.forget_token()
                 if attempt or self._login is None:
                     raise StoreUnavailable(f"etcd at {connection.endpoint}: not authenticated: {error}") from error
         raise AssertionError("unreachable: the second attempt returns or raises")
 
-    async def _attempt(self, send: Send, connection: Connection, timeout_s: float) -> Message:
+    async def _attempt(self, send: Send, connection: Connection, deadline: float) -> Message:
         try:
-            return await send(connection, timeout_s, await self.metadata(connection))
+            metadata = await self.metadata(connection, _left_s(deadline))
+            return await send(connection, _left_s(deadline), metadata)
         except grpc.aio.AioRpcError as error:
             raise self.failed(connection, error) from error
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, grpc.aio.UsageError):
             if not self.closed or _is_being_cancelled():
                 raise
-            # grpc.aio reports a call that close() ended as a cancellation of whoever awaits it.
+            # How grpc.aio reports that close() ended the call, or came before it.
             raise StoreUnavailable("etcd: this client was closed") from None
 
     def failed(self, connection: Connection, error: grpc.aio.AioRpcError) -> Exception:
@@ -231,12 +240,6 @@ class Pool:
         if isinstance(meaning, StoreUnavailable):
             self.move_on(connection, retire=error.code() == grpc.StatusCode.DEADLINE_EXCEEDED)
         return meaning
-
-    async def _authenticate(self, connection: Connection, login: tuple[str, str]) -> str:
-        name, password = login
-        request = etcdrpc.AuthenticateRequest(name=name, password=password)
-        answer = await connection.auth.Authenticate(request, timeout=self.timeout_s)
-        return str(answer.token)
 
     def _check(self, header: Message, endpoint: str, floor: int | None) -> None:
         if self._cluster_id == 0:
@@ -254,6 +257,11 @@ class Pool:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _left_s(deadline: float) -> float:
+    """Never 0, which grpc takes for no time limit."""
+    return max(deadline - _now(), 0.001)
 
 
 def _is_being_cancelled() -> bool:

@@ -109,7 +109,7 @@ async def _open(pool: Pool, prefix: str, start_revision: int, period_s: float) -
     async with pool.connection(pool.timeout_s) as connection:
         stream: _Stream | None = None
         try:
-            call = connection.watch.Watch(metadata=(*await pool.metadata(connection), *REQUIRE_LEADER))
+            call = connection.watch.Watch(metadata=(*await pool.metadata(connection, pool.timeout_s), *REQUIRE_LEADER))
             stream = _Stream(call, period_s)
             await stream.send(etcd_codec.watch_create(prefix, start_revision))
             yield connection, stream

@@ -25,13 +25,14 @@ from fmsched.picture import Picture
 from fmsched.place.check import check
 from fmsched.policy.order import question, waiting_in_order
 from fmsched.store.election import Leadership
-from fmsched.store.ledger import Ledger
+from fmsched.store.ledger import Basis, Ledger
 from fmsched.store.mirror import Mirror
 
 log = structlog.get_logger(__name__)
 
 # Timeouts of prepare, start and liveness are noticed at least this often without any change in the store.
 TICK_S = 1.0
+ECHO_S = 2.0
 # After an answer that did not come: long enough not to hammer a store in trouble.
 UNAVAILABLE_PAUSE_S = 1.0
 FULL_PAUSE_S = 2.0
@@ -94,9 +95,7 @@ class Scheduler:
 
     async def lead(self, leadership: Leadership) -> None:
         """Looks and places until cancelled; run it while `leadership` lasts."""
-        now_s = asyncio.get_running_loop().time()
-        # A new leader has heard nobody yet: silence counts from now.
-        self.mirror.heard_s = dict.fromkeys(self.mirror.heard_s, now_s)
+        self.mirror.start_listening(asyncio.get_running_loop().time())
         self._first_seen_s.clear()
         self._refusals.clear()
         # The one before may have written until its key went: nothing is decided on an older picture.
@@ -107,6 +106,7 @@ class Scheduler:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._repeat(self._look, TICK_S))
                 tasks.create_task(self._repeat(self._place, TICK_S))
+                tasks.create_task(self._echo())
         finally:
             self.ledger = None
 
@@ -139,11 +139,27 @@ class Scheduler:
         finally:
             self.mirror.unsubscribe(subscription)
 
+    async def _echo(self) -> None:
+        """Writes a beat of its own through the store, for ever: see Mirror.counted_s."""
+        assert self.ledger is not None
+        number = 0
+        while True:
+            number += 1
+            try:
+                await self.ledger.echo(number)
+                if self.store_state == "full":
+                    self.store_state = "ok"
+            except StoreUnavailable:
+                self.store_state = "unreachable"
+            except StoreFull:
+                self.store_state = "full"
+                # Agents count a refused beat as contact. No silence may be held against them from before that.
+                self.mirror.start_listening(asyncio.get_running_loop().time())
+            await asyncio.sleep(ECHO_S)
+
     def _wrote(self, outcome: int | Conflict | None) -> bool:
         if isinstance(outcome, int):
             self._revision = max(self._revision, outcome)
-            if self.store_state == "full":
-                self.store_state = "ok"
             return True
         return False
 
@@ -214,16 +230,21 @@ class Scheduler:
     async def _place(self, _touched: set[JobId], _everything: bool) -> None:
         jobs = (self.mirror.job(id_) for id_ in sorted(self.mirror.wanted))
         for job in waiting_in_order(job for job in jobs if job is not None):
-            if not await self._place_one(job):
+            if not await self._place_one(job.id):
                 return  # a lost race: the rest of the queue is looked at anew
 
-    async def _place_one(self, job: Job) -> bool:
+    async def _place_one(self, id_: JobId) -> bool:
+        """Whether the rest of the queue may go on with the picture as it is."""
         assert self.ledger is not None
-        now_s = asyncio.get_running_loop().time()
+        # Job, guards and snapshot are of one moment: nothing awaits between them.
+        job, basis = self.mirror.job(id_), self.ledger.basis(id_)
+        if job is None or not waiting_in_order([job]):
+            return True
         request = replace(job.spec.request, avoid_nodes=frozenset(job.status.avoid))
-        verdict, solve_s, snapshot = await self._answer(request, now_s)
+        snapshot = self.picture.snapshot(asyncio.get_running_loop().time())
+        verdict, solve_s = await self._answer(snapshot, request)
         if not isinstance(verdict, Placement):
-            return await self._say_why(job, verdict)
+            return await self._say_why(job, verdict, basis)
         violations = check(snapshot, request, verdict)
         assert not violations, f"solve() broke its promise for {job.id}: {violations}"
         decision = Decision(
@@ -249,7 +270,7 @@ class Scheduler:
             nodes=verdict.nodes,
         )
         # The attempt number in the event is the new one: move() stamps the status after its changes.
-        outcome = await self.ledger.commit(job.id, decision, status)
+        outcome = await self.ledger.commit(job.id, decision, status, basis)
         if not self._wrote(outcome):
             log.info("lost a race", job=job.id, revision=snapshot.revision)
             return False
@@ -267,22 +288,21 @@ class Scheduler:
         await self.mirror.reached(self._revision)
         return True
 
-    async def _answer(self, request: Request, now_s: float) -> tuple[Verdict, float, Snapshot]:
+    async def _answer(self, snapshot: Snapshot, request: Request) -> tuple[Verdict, float]:
         """Solves, unless the same question was refused on the same picture."""
         asked = question(request)
-        snapshot = self.picture.snapshot(now_s)
-        before = self._refusals.get(asked)
-        if before and before.capacity_version == self.mirror.capacity_version and before.liveness == snapshot.closed:
-            return replace(before.verdict, job=request.job), 0.0, snapshot
         version = self.mirror.capacity_version
+        before = self._refusals.get(asked)
+        if before and before.capacity_version == version and before.liveness == snapshot.closed:
+            return replace(before.verdict, job=request.job), 0.0
         verdict, solve_s = await self.solver(snapshot, request, self.config.budget)
         if isinstance(verdict, Placement):
             self._refusals.pop(asked, None)
         else:
             self._refusals[asked] = Refusal(version, snapshot.closed, verdict)
-        return verdict, solve_s, snapshot
+        return verdict, solve_s
 
-    async def _say_why(self, job: Job, verdict: Unplaceable | Undecided) -> bool:
+    async def _say_why(self, job: Job, verdict: Unplaceable | Undecided, basis: Basis) -> bool:
         assert self.ledger is not None
         if isinstance(verdict, Undecided):
             why: tuple[Why, ...] = (Why("search limit", "", "a placement or a proof", "neither", verdict.reason),)
@@ -292,7 +312,7 @@ class Scheduler:
         if status == job.status:
             return True
         log.info("refused", job=job.id, never=status.never, why=status.reason, revision=self.mirror.revision)
-        done = self._wrote(await self.ledger.put_status(job.id, status))
+        done = self._wrote(await self.ledger.put_status(job.id, status, basis))
         if done:
             await self.mirror.reached(self._revision)
         return done

@@ -37,10 +37,11 @@ class Picture:
     def liveness(self, now_s: float) -> Liveness:
         """`now_s` is the monotonic clock that fed the mirror."""
         mirror = self._mirror
+        counted_s = mirror.counted_s(now_s)
         signs = {}
         for node in mirror.inventories:
             heard_s = mirror.heard_s.setdefault(node, now_s)
-            signs[node] = Sign(key=node in mirror.alives, silent_s=now_s - heard_s)
+            signs[node] = Sign(key=node in mirror.alives, silent_s=max(0.0, counted_s - heard_s))
         return judge(signs, self._limits)
 
     def failed_gpus(self) -> dict[GpuId, str]:

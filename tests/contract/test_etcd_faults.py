@@ -117,15 +117,25 @@ async def _falls_silent(seen: Following) -> None:
                 return
 
 
-async def test_a_write_whose_answer_is_lost_is_not_repeated(one: EtcdServer) -> None:
+@pytest.mark.parametrize("fault", ["silence", "reset"])
+async def test_a_write_whose_answer_is_lost_is_not_repeated(one: EtcdServer, fault: str) -> None:
     relays = [Relay(one.endpoints[0]), Relay(one.endpoints[0])]
     for relay in relays:
         await relay.start()
-    async with connected([relay.endpoint for relay in relays], request_timeout_s=1.0) as etcd:
+    async with (
+        connected([relay.endpoint for relay in relays], request_timeout_s=1.5) as etcd,
+        connected(one.endpoints) as beside,
+        Following(beside, "/a") as witness,
+    ):
         before = await etcd.write([], [Put("/a", b"1")])
         relays[0].cut(answers=True, questions=False)
+        writing = asyncio.create_task(etcd.write([], [Put("/a", b"2")]))
+        await witness.until(lambda me: me.picture.get("/a") == b"2")
+        if fault == "reset":
+            # At once, so that there would be time for another attempt.
+            relays[0].reset()
         with pytest.raises(StoreUnavailable):
-            await etcd.write([], [Put("/a", b"2")])
+            await writing
         # The next request goes over the other endpoint, and finds the write applied once.
         entry = await etcd.get("/a")
     for relay in relays:

@@ -9,7 +9,7 @@ import pytest
 
 from fmproto.channel import MESSAGE_BYTES_MAX
 from fmproto.etcd import Etcd
-from fmproto.kv import OPERATIONS_MAX, Put
+from fmproto.kv import OPERATIONS_MAX, Changes, Put
 from tests.support.etcd import EtcdServer, Version, start_etcd
 from tests.support.following import Following
 from tests.support.relay import Relay
@@ -76,6 +76,7 @@ async def test_a_backlog_longer_than_a_message_is_told_in_pieces(server: EtcdSer
         await seen.until(lambda me: len(me.changes) >= 2 * count, within_s=60)
 
     assert [change.key for change in seen.changes] == [f"/backlog/{number}{end}" for number in range(count) for end in "ab"]
+    assert all(len(item.changes) % 2 == 0 for item in seen.items if isinstance(item, Changes)), "pairs stay together"
     assert len(seen.resyncs) == 1
     server.ctl("del", "--prefix", "/backlog/")
     await etcd.close()

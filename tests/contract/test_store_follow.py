@@ -236,3 +236,12 @@ async def test_closing_the_store_ends_its_followers(store: Store, prefix: str) -
         await seen.synced()
         await store.kv.close()
         assert isinstance(await seen.ended(), StoreUnavailable)
+
+
+async def test_closing_ends_followers_that_are_cut_off(store: Store, prefix: str) -> None:
+    async with Following(store.kv, prefix) as seen, Following(store.beside, prefix) as witness:
+        await seen.synced()
+        store.cut()
+        await witness.until(lambda me: me.told_at_s[-1] - me.told_at_s[0] > 6 * WATCH_PERIOD_S)
+        await store.kv.close()
+        assert isinstance(await seen.ended(), StoreUnavailable)

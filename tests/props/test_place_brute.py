@@ -18,6 +18,7 @@ from fmsched.place.solve import solve
 from tests.support import brute, random_cases
 
 SEEDS_PER_BATCH = 45
+STATES_MAX = tables.STATES_MAX  # 0 leaves everything to the count model
 BATCHES = 8
 
 
@@ -25,17 +26,15 @@ BATCHES = 8
 def test_equals_exhaustive_search(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
     for seed in range(batch * SEEDS_PER_BATCH, (batch + 1) * SEEDS_PER_BATCH):
-        rng = Random(seed)
-        topology = random_cases.cluster(rng)
-        snapshot, request = random_cases.snapshot(rng, topology), random_cases.request(rng, topology.nodes)
+        snapshot, request = random_cases.case(Random(seed))
         try:
             best = brute.best(snapshot, request)
         except brute.TooManyError:
             continue
         compared += 1
-        for bins_min in (1 << 30, 0):
-            monkeypatch.setattr(tables, "BINS_MIN", bins_min)
-            _compare(f"seed {seed}, tables {'on' if bins_min == 0 else 'off'}", snapshot, request, best)
+        for states_max in (0, STATES_MAX):
+            monkeypatch.setattr(tables, "STATES_MAX", states_max)
+            _compare(f"seed {seed}, tables {'on' if states_max else 'off'}", snapshot, request, best)
     assert compared >= SEEDS_PER_BATCH * 3 // 4, "too many cases were too big to try everything"
 
 

@@ -27,9 +27,7 @@ def fits(snapshot: Snapshot, request: Request) -> bool:
 
 def refusals(batch: int) -> Iterator[tuple[int, Snapshot, Request, Unplaceable]]:
     for seed in range(50_000 + batch * SEEDS_PER_BATCH, 50_000 + (batch + 1) * SEEDS_PER_BATCH):
-        rng = Random(seed)
-        topology = random_cases.cluster(rng)
-        snapshot, request = random_cases.snapshot(rng, topology), random_cases.request(rng, topology.nodes)
+        snapshot, request = random_cases.case(Random(seed))
         verdict = solve(snapshot, request, Budget())
         if isinstance(verdict, Unplaceable):
             yield seed, snapshot, request, verdict
@@ -119,7 +117,9 @@ def test_reasons_are_a_minimal_conflict_and_changes_help(batch: int) -> None:
         assert not fits(*keep_only(base, asked, reasons)), f"seed {seed}: {verdict} could be met together"
         for why in reasons:
             others = [other for other in reasons if other is not why]
-            assert fits(*keep_only(base, asked, others)), f"seed {seed}: {why.constraint} of {why.group} is not needed in {verdict}"
+            assert fits(*keep_only(base, asked, others)), (
+                f"seed {seed}: {why.constraint} of {why.group} is not needed in {verdict}"
+            )
         for why in verdict.why:
             if why.relax:
                 assert fits(*relaxed(base, asked, why)), f"seed {seed}: {why.relax} does not help"

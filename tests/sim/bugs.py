@@ -7,7 +7,9 @@ Tried, and not here because another guard masks them, as designed:
 - a write retried without reading: every write is guarded by revisions, so the retry is a conflict (`reports_unguarded` takes the
   guards away);
 - an agent that starts a stopped attempt again: no order of that attempt comes back, and its report, its record and the order's
-  absence would each have to be forgotten.
+  absence would each have to be forgotten;
+- an older attempt's report taken for the present one's: a node's report goes before the decision does, and on a lost node, where it stays,
+  the report itself holds the GPUs.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from fmsched import picture
 from fmsched.lifecycle import step
 from fmsched.lifecycle.liveness import Liveness, LivenessLimits, Sign, judge
 from fmsched.model.hardware import NodeName
-from fmsched.model.record import Decision, Job, Phase, Run, RunPhase
+from fmsched.model.record import Decision, Job, Phase, RunPhase
 from fmsched.store import ledger
 from fmsched.store.mirror import Mirror
 from tests.sim.network import FaultyKV
@@ -87,16 +89,20 @@ def _dropped_early() -> Sequence[Swap]:
 
 def _lost_before_fence() -> Sequence[Swap]:
     def impatient(signs: Mapping[NodeName, Sign], limits: LivenessLimits) -> Liveness:
-        return judge(signs, replace(limits, node_lost_s=limits.unreachable_s, mass_lost_s=limits.unreachable_s))
+        alive = judge(signs, limits)
+        silent = step.NodeState.UNREACHABLE
+        return replace(alive, states={n: step.NodeState.LOST if s is silent else s for n, s in alive.states.items()})
 
     return [(picture, "judge", impatient)]
 
 
-def _older_report_counted() -> Sequence[Swap]:
-    def of_any_attempt(job: Job, decision: Decision) -> dict[NodeName, Run]:
-        return {node: job.runs[node] for node in decision.placement.nodes if node in job.runs}
+def _job_unguarded() -> Sequence[Swap]:
+    write = ledger.Ledger._write
 
-    return [(step, "_current_runs", of_any_attempt)]
+    async def without_job(self: ledger.Ledger, guards: Sequence[Guard], ops: Sequence[Op]) -> int | Conflict:
+        return await write(self, [guard for guard in guards if not guard.key.startswith(keys.JOBS)], ops)
+
+    return [(ledger.Ledger, "_write", without_job)]
 
 
 def _unsynced_is_empty() -> Sequence[Swap]:
@@ -150,7 +156,7 @@ BUGS = (
     Bug("start_early", "the gang starts when one node has prepared", _start_early),
     Bug("dropped_early", "a decision is deleted before its nodes were seen free", _dropped_early),
     Bug("lost_before_fence", "a node counts as lost before its agent's fence has stopped its ranks", _lost_before_fence),
-    Bug("older_report_counted", "the report of an older attempt counts for the present one", _older_report_counted),
+    Bug("job_unguarded", "what becomes of a job is written whatever became of it meanwhile", _job_unguarded),
     Bug("unsynced_is_empty", "an agent takes a store that it has not heard yet for one without orders", _unsynced_is_empty),
     Bug("released_early", "an agent forgets a run that it has told to stop", _released_early),
     Bug("stop_forgotten", "an agent does not stop a run whose order is gone", _stop_forgotten),

@@ -151,7 +151,7 @@ class FaultyKV:
         lost_request = fate < weather.lost_request
         lost_answer = weather.lost_request <= fate < weather.lost_request + weather.lost_answer
         if weather.lost_request + weather.lost_answer <= fate < weather.lost_request + weather.lost_answer + weather.late:
-            out_s = REQUEST_TIMEOUT_S * (1.01 + rng.random())
+            out_s = REQUEST_TIMEOUT_S * (1.01 + 3 * rng.random())
         term = self.term_of_sender()
 
         def arrive() -> None:

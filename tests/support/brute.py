@@ -92,13 +92,13 @@ def score(snapshot: Snapshot, request: Request, choice: Choice) -> dict[str, int
         return len({int(topology.domains[level][topology.leaf_of[topology.index[gpu.node]]]) for gpu in gpus})
 
     levels = _levels(snapshot)
-    for level in reversed(levels):
-        found[f"job {level}"] = domains(job, level)
-        found[f"groups {level}"] = sum(domains({gpu for cell in cells for gpu in cell}, level) for cells in choice)
     every = [cell for cells in choice for cell in cells]
     if levels:
         found["across leaves"] = sum(domains(set(cell), 0) > 1 for cell in every)
     found["across nodes"] = sum(len({gpu.node for gpu in cell}) > 1 for cell in every)
+    for level in reversed(levels):
+        found[f"job {level}"] = domains(job, level)
+        found[f"groups {level}"] = sum(domains({gpu for cell in cells for gpu in cell}, level) for cells in choice)
     nodes = {gpu.node for gpu in job}
     found["nodes"] = len(nodes)
     strengths = sorted({strength_tflops(spec) for node in topology.nodes for spec in node.shape.gpus})

@@ -40,16 +40,24 @@ def _case(file: Path) -> Case:
     held = {job: [gpu for name in names for gpu in _gpus(name, sizes)] for job, names in data.get("held", {}).items()}
     asked = data["request"]
     groups = [clusters.group(**group) for group in asked["groups"]]
-    request = clusters.request(*groups, replicas=asked.get("replicas", 1), job=asked.get("job", "job"), avoid=asked.get("avoid", ()))
-    return Case(file.stem, clusters.snapshot(topology, held, data.get("unfit"), data.get("closed")), request, data["expect"])
+    request = clusters.request(
+        *groups, replicas=asked.get("replicas", 1), job=asked.get("job", "job"), avoid=asked.get("avoid", ())
+    )
+    return Case(
+        file.stem, clusters.snapshot(topology, held, data.get("unfit"), data.get("closed")), request, data["expect"]
+    )
 
 
 def _nodes(rows: list[dict[str, Any]]) -> list[Any]:
-    return [clusters.node(name, clusters.SHAPES[row["shape"]], row.get("nvlink_domain", "")) for row in rows for name in row["nodes"]]
+    return [
+        clusters.node(name, clusters.SHAPES[row["shape"]], row.get("nvlink_domain", ""))
+        for row in rows
+        for name in row["nodes"]
+    ]
 
 
 def _gpus(name: str, sizes: dict[str, int]) -> list[str]:
-    """"n1": all of the node's; "n1g2"; "n1g2-5"."""
+    """ "n1": all of the node's; "n1g2"; "n1g2-5"."""
     if name in sizes:
         return [f"{name}g{i}" for i in range(sizes[name])]
     owner, _, numbers = name.rpartition("g")

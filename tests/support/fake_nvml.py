@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ def library_folder() -> Path:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is missing: the fake libnvidia-ml.so.1 cannot be built")
     folder = Path(tempfile.mkdtemp(prefix="fake-nvml-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     library = folder / "libnvidia-ml.so.1"
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation"]
     subprocess.run(["gcc", *flags, "-Wl,-soname,libnvidia-ml.so.1", "-o", library, SOURCE], check=True)

@@ -9,7 +9,6 @@ from fmsched.model.hardware import GpuId, Node, NodeShape
 from fmsched.model.job import Request, ResourceGroup
 from fmsched.model.snapshot import Snapshot
 from fmsched.topology.graph import build_topology
-
 from tests.support import clusters
 from tests.support.clusters import A100, A100_40, GB200, H100, L40S, V100, group, linked, shape
 
@@ -27,23 +26,37 @@ SHAPES = (
     shape("l40s", [L40S] * 2, 0, gbps=200),
     shape("mixed", [H100, H100, A100, A100_40], linked(4, {(0, 1): 600, (2, 3): 200})),
 )
+SMALL = (
+    shape("h100x1", [H100], 0),
+    shape("h100x1-slow", [H100], 0, gbps=200),
+    shape("h100x2", [H100] * 2, 900),
+    shape("a100x2", [A100] * 2, 600, gbps=200),
+)
 TRAYS = (
     shape("tray", [GB200] * 2, 1800, domain_gbytes_per_s=1800),
     shape("tray-slow", [GB200] * 2, 1800, domain_gbytes_per_s=900),
 )
 
 
-def cluster(rng: Random) -> Topology:
-    """Two to four nodes: under one leaf, in a tree with one or two spines, in a ring of leaves, on two fabrics, or unconnected."""
-    count = rng.randint(2, 4)
-    trays = rng.random() < 0.15
-    palette: list[NodeShape] = list(TRAYS) if trays else rng.sample(SHAPES, rng.randint(1, 3))
+def case(rng: Random) -> tuple[Snapshot, Request]:
+    """One of two themes: a few nodes whose inside matters, or more nodes of one or two GPUs whose fabric matters."""
+    fabric = rng.random() < 0.5
+    topology = _cluster(rng, fabric)
+    state = _snapshot(rng, topology)
+    return state, _request(rng, topology.nodes, fabric)
+
+
+def _cluster(rng: Random, fabric: bool) -> Topology:
+    """Under one leaf, in a tree with one or two spines, in a ring of leaves, on two fabrics, or unconnected."""
+    count = rng.randint(4, 6) if fabric else rng.randint(2, 3)
+    trays = not fabric and rng.random() < 0.2
+    palette: list[NodeShape] = list(TRAYS) if trays else rng.sample(SMALL if fabric else SHAPES, rng.choice([1, 1, 2, 3]))
     nodes = []
     for i in range(count):
         domain = f"rack{rng.randrange(2)}" if trays else ""
         nodes.append(clusters.node(f"n{i}", rng.choice(palette), domain))
-    kind = rng.choice(["leaf", "tree", "tree", "pods", "ring", "apart", "none"])
-    leaves = max(1, {"leaf": 1, "none": 0}.get(kind, rng.randint(2, 4)))
+    kind = rng.choice(["leaf", "tree", "tree", "pods", "pods", "ring", "apart", "none"])
+    leaves = max(1, {"leaf": 1, "none": 0, "ring": 4}.get(kind, rng.randint(2, 4)))
     links = [Link(each.name, f"leaf{rng.randrange(leaves)}", each.shape.link_gbps) for each in nodes]
     switches = [Switch(f"leaf{i}") for i in range(leaves)]
     return build_topology(nodes, _fabric(rng, kind, leaves, switches, [] if kind == "none" else links))
@@ -67,38 +80,40 @@ def _fabric(rng: Random, kind: str, leaves: int, switches: list[Switch], links: 
     return Fabric(tuple(switches), tuple(links))
 
 
-def snapshot(rng: Random, topology: Topology) -> Snapshot:
+def _snapshot(rng: Random, topology: Topology) -> Snapshot:
     every = [GpuId(node.name, i) for node in topology.nodes for i in range(len(node.shape.gpus))]
     busy = rng.choice([0.0, 0.0, 0.1, 0.2, 0.4])
     held = {gpu: f"j{rng.randrange(3)}" for gpu in every if rng.random() < busy}
     unfit = {gpu: "Xid 79" for gpu in every if rng.random() < 0.04}
-    closed = {node.name: "drained" for node in topology.nodes if rng.random() < 0.05}
+    closed = {node.name: "drained" for node in topology.nodes if rng.random() < 0.04}
     return Snapshot(1, topology, held, unfit, closed)
 
 
-def request(rng: Random, nodes: tuple[Node, ...]) -> Request:
-    groups = tuple(_group(rng, f"g{i}", i, nodes) for i in range(rng.choice([1, 1, 2, 2, 3])))
-    replicas = rng.choice([1, 1, 2, 2, 3]) if len(groups) < 3 else rng.choice([1, 2])
-    avoid = {rng.choice(nodes).name} if rng.random() < 0.05 else set()
+def _request(rng: Random, nodes: tuple[Node, ...], fabric: bool) -> Request:
+    count = rng.choice([1, 1, 2, 2, 3])
+    staged = fabric and count > 1 and rng.random() < 0.5
+    groups = tuple(_group(rng, i, nodes, fabric, "PP" if staged else None) for i in range(count))
+    replicas = rng.choice([1, 2, 2, 3] if count < 3 else [1, 2])
+    avoid = {rng.choice(nodes).name} if rng.random() < 0.04 else set()
     return clusters.request(*groups, replicas=replicas, avoid=avoid)
 
 
-def _group(rng: Random, name: str, number: int, nodes: tuple[Node, ...]) -> ResourceGroup:
-    kind = rng.choice(["TP", "TP", "TP", "DP", "DP", "PP", "PP", "EP", "AUX"])
+def _group(rng: Random, number: int, nodes: tuple[Node, ...], fabric: bool, kind: str | None) -> ResourceGroup:
     # Mostly what the cluster has: a request for what nobody has teaches little.
     present = sorted({spec.family for each in nodes for spec in each.shape.gpus})
-    families = [*present, "h200"] if rng.random() < 0.2 else present
+    families = [*present, "h200"] if rng.random() < 0.1 else present
     preferred = rng.sample(families, min(len(families), rng.choice([0, 0, 1, 1, 2])))
-    reach = rng.random() < 0.45
+    reach = rng.random() < (0.7 if fabric else 0.4)
+    sizes = [1, 1, 1, 2] if fabric else ([1, 2, 2, 3, 4, 5] if number == 0 else [1, 1, 2, 3])
     return group(
-        name,
-        kind,
-        rng.choice([1, 1, 2, 2, 2, 3, 4, 5]) if number == 0 else rng.choice([1, 1, 2, 3]),
+        f"g{number}",
+        kind or rng.choice(["TP", "TP", "DP", "DP", "PP", "EP", "AUX"]),
+        rng.choice(sizes),
         preferred=preferred,
-        tolerated=rng.sample(families, min(len(families), rng.choice([0, 1, 2]))) if preferred or rng.random() < 0.3 else (),
-        memory=rng.choice([0, 0, 0, 0, 40, 80]),
-        nvlink=rng.choice([0, 0, 0, 0, 100, 600, 900]),
-        hops=rng.choice([None, 0, 1, 1, 2, 3, 3]) if reach else None,
+        tolerated=rng.sample(families, min(len(families), rng.choice([1, 2]))) if preferred and rng.random() < 0.7 else (),
+        memory=rng.choice([0, 0, 0, 0, 0, 80]),
+        nvlink=rng.choice([0, 0, 0, 0, 100, 600]),
+        hops=rng.choice([None, 0, 1, 2, 3, 3]) if reach else None,
         rate=rng.choice([0, 0, 200, 400]) if reach else 0,
         reach=reach,
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
+from typing import Any
 
 CHUNK_BYTES = 65_536
 
@@ -17,7 +19,7 @@ class Relay:
         self._answers = asyncio.Event()
         self.heal()
         self._server: asyncio.Server | None = None
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.accepted = 0
 
@@ -32,7 +34,7 @@ class Relay:
         return len(self._writers) // 2
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
 
     def cut(self, *, questions: bool = True, answers: bool = True) -> None:
         """Nothing passes any more, and nobody is told. New connections are taken and stay silent. What is sent meanwhile
@@ -54,24 +56,35 @@ class Relay:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        writers = tuple(self._writers)
         self.reset()
-        for pump in self._pumps:
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
+        await self._server.wait_closed()
+
+    def _accept(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        self._writers.add(client_out)
+        self._run(self._serve(client_in, client_out))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
-        self.accepted += 1
         host, _, port = self._target.rpartition(":")
         try:
             server_in, server_out = await asyncio.open_connection(host, int(port))
         except OSError:
             client_out.transport.abort()
+            self._writers.discard(client_out)
             return
-        self._writers |= {client_out, server_out}
-        for source, sink, may_pass in ((client_in, server_out, self._questions), (server_in, client_out, self._answers)):
-            pump = asyncio.create_task(self._pump(source, sink, may_pass))
-            self._pumps.add(pump)
-            pump.add_done_callback(self._pumps.discard)
+        self._writers.add(server_out)
+        self._run(self._pump(client_in, server_out, self._questions))
+        self._run(self._pump(server_in, client_out, self._answers))
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, may_pass: asyncio.Event) -> None:
         with suppress(OSError):

@@ -231,12 +231,12 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServicer):
 class Served:
     """A Scheduler on 127.0.0.1, on an event loop of its own, so that blocking clients and fmctl can call it from the test."""
 
-    def __init__(self, scheduler: Scheduler, port: int = 0) -> None:
+    def __init__(self, scheduler: Scheduler, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> None:
         self.scheduler = scheduler
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scripted-scheduler")
         self._thread.start()
-        self._server, self.port = self.run(self._start(port))
+        self._server, self.port = self.run(self._start(port, credentials))
 
     @property
     def address(self) -> str:
@@ -252,10 +252,11 @@ class Served:
         self._thread.join(10)
         self._loop.close()
 
-    async def _start(self, port: int) -> tuple[grpc.aio.Server, int]:
+    async def _start(self, port: int, credentials: grpc.ServerCredentials | None) -> tuple[grpc.aio.Server, int]:
         server = grpc.aio.server(options=server_options())
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(self.scheduler, server)
-        bound = server.add_insecure_port(f"127.0.0.1:{port}")
+        address = f"127.0.0.1:{port}"
+        bound = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
         await server.start()
         return server, bound
 

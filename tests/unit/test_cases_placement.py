@@ -30,7 +30,10 @@ def _placed(case: Case, verdict: Any) -> None:
     assert check(case.snapshot, case.request, verdict) == ()
     assert verdict.objective.optimal
     for group, nodes in case.expect["placed"].items():
-        cells = [[rank for rank in verdict.ranks if (rank.group, rank.replica) == (group, r)] for r in range(case.request.replicas)]
+        cells = [
+            [rank for rank in verdict.ranks if (rank.group, rank.replica) == (group, r)]
+            for r in range(case.request.replicas)
+        ]
         assert ["+".join(dict.fromkeys(rank.node for rank in cell)) for cell in cells] == nodes
         if group in case.expect.get("gpus", {}):
             assert [[rank.gpu for rank in cell] for cell in cells] == case.expect["gpus"][group]

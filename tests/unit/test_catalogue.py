@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fmproto.gpus import catalogue, lookup
 
+from fmproto.gpus import catalogue, lookup
 from fmsched.catalogue import strength_tflops
 from fmsched.model.hardware import GpuSpec
 
@@ -82,6 +82,7 @@ def test_strength_orders_models_and_falls_back_to_memory() -> None:
 
 
 def test_lookup_needs_no_heavy_library() -> None:
-    code = "import sys, fmproto.gpus as g; g.lookup('NVIDIA H200', 143771); print({'numpy', 'ortools', 'networkx', 'grpc'} & set(sys.modules))"
+    heavy = "{'numpy', 'ortools', 'networkx', 'grpc'}"
+    code = f"import sys, fmproto.gpus as g; g.lookup('NVIDIA H200', 143771); print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"

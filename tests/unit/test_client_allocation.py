@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import grpc
@@ -16,7 +17,7 @@ from fmclient import Client, errors
 from fmproto.v1 import job_pb2
 from fmproto.v1.scheduler_pb2 import Job
 from tests.support.both_clients import KINDS, Either
-from tests.support.scripted_scheduler import Refusal, Served, eventually, job, placed, serving
+from tests.support.scripted_scheduler import Refusal, Scheduler, Served, eventually, job, placed, serving
 
 CANCELLED = job_pb2.JOB_STATE_CANCELLED
 both = pytest.mark.parametrize("kind", KINDS)
@@ -109,6 +110,23 @@ def test_the_hold_is_taken_up_again_after_a_cut(kind: str) -> None:
         served.run(served.scheduler.cut_streams(Refusal(grpc.StatusCode.UNAVAILABLE)))
         client.eventually("it is held again", lambda: served.scheduler.names().count("Hold") == 2)
         assert allocation.alive
+
+
+@both
+def test_a_holder_that_is_cut_off_stops_counting_on_the_gpus_before_they_are_freed(kind: str) -> None:
+    scheduler = Scheduler(on_submit=started)
+    with Served(scheduler) as first:
+        client = Either(kind, first.address)
+        manager = client.block("text", hold_s=4.0)
+        allocation = manager.__enter__()
+        client.eventually("it is held", lambda: first.run(scheduler.streams()) == 1)
+    began_s = time.monotonic()
+    client.eventually("it is no longer counted on", lambda: not allocation.alive)
+    assert 1.5 < time.monotonic() - began_s < 4.0
+    assert "no scheduler was reached for 2 s; it frees the GPUs after 4 s" in allocation.loss
+    with Served(scheduler, first.port), client:
+        client.eventually("the scheduler is back and had not freed them", lambda: allocation.alive)
+        manager.__exit__(None, None, None)
 
 
 @both

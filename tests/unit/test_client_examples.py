@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,13 +53,15 @@ def test_ranks_that_do_not_all_come_say_so_and_fail() -> None:
     assert all("did not meet at 127.0.0.1:" in err for _, _, err in found)
 
 
-def launch(served: Served, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, LAUNCHER, "--server", served.address, *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@contextmanager
+def launch(served: Served, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A launcher that does not outlive the block; its ranks die with it."""
+    command = [sys.executable, str(LAUNCHER), "--server", served.address, *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        try:
+            yield launcher
+        finally:
+            launcher.kill()
 
 
 def four_ranks(served: Served) -> None:
@@ -82,7 +86,8 @@ def state(served: Served) -> int:
 def test_a_launcher_runs_its_ranks_and_gives_the_gpus_back() -> None:
     with serving() as served:
         four_ranks(served)
-        out, err = launch(served).communicate(timeout=60)
+        with launch(served) as launcher:
+            out, err = launcher.communicate(timeout=60)
         assert err == ""
         assert out.splitlines()[0] == "launcher: job gang-0: 4 GPUs on n0 (GPU 0,1), n1 (GPU 0,1)"
         assert out.count("sum ok on n0, device ") == out.count("sum ok on n1, device ") == 2
@@ -93,8 +98,8 @@ def test_a_launcher_runs_its_ranks_and_gives_the_gpus_back() -> None:
 def test_a_rank_that_fails_fails_the_launcher_with_its_code() -> None:
     with serving() as served:
         four_ranks(served)
-        launcher = launch(served, "--", "sh", "-c", 'if [ "$RANK" = 2 ]; then exit 7; fi; exec sleep 60')
-        _, err = launcher.communicate(timeout=60)
+        with launch(served, "--", "sh", "-c", 'if [ "$RANK" = 2 ]; then exit 7; fi; exec sleep 60') as launcher:
+            _, err = launcher.communicate(timeout=60)
         assert (launcher.returncode, err) == (7, "launcher: rank 2 ended with 7; the others are stopped\n")
         assert state(served) == job_pb2.JOB_STATE_CANCELLED
 
@@ -105,17 +110,12 @@ def test_a_killed_launcher_leaves_no_rank_behind_and_stops_holding(
 ) -> None:
     with serving() as served:
         four_ranks(served)
-        launcher = launch(
-            served,
-            "--",
-            "sh",
-            "-c",
-            f"echo $$ > {tmp_path}/$RANK.new; mv {tmp_path}/$RANK.new {tmp_path}/$RANK; exec sleep 60",
-        )
-        eventually("four ranks run", lambda: {f.name for f in tmp_path.iterdir()} == {"0", "1", "2", "3"})
-        eventually("it is held", lambda: served.run(served.scheduler.streams()) == 1)
-        launcher.send_signal(number)
-        launcher.communicate(timeout=30)
+        write_pid = f"echo $$ > {tmp_path}/$RANK.new; mv {tmp_path}/$RANK.new {tmp_path}/$RANK; exec sleep 60"
+        with launch(served, "--", "sh", "-c", write_pid) as launcher:
+            eventually("four ranks run", lambda: {f.name for f in tmp_path.iterdir()} == {"0", "1", "2", "3"})
+            eventually("it is held", lambda: served.run(served.scheduler.streams()) == 1)
+            launcher.send_signal(number)
+            launcher.communicate(timeout=30)
         assert launcher.returncode == code
         for rank in range(4):
             eventually(f"rank {rank} is gone", lambda file=tmp_path / str(rank): not alive(file))  # type: ignore[misc]
@@ -127,10 +127,11 @@ def test_a_killed_launcher_leaves_no_rank_behind_and_stops_holding(
 def test_a_launcher_whose_gpus_are_taken_away_stops_its_ranks() -> None:
     with serving() as served:
         four_ranks(served)
-        launcher = launch(served, "--", "sleep", "60")
-        eventually("it is held", lambda: served.run(served.scheduler.streams()) == 1)
-        taken = placed("gang-0", 4)
-        taken.status.state, taken.status.reason = job_pb2.JOB_STATE_PREEMPTED, "for a job of higher priority"
-        served.run(served.scheduler.put(taken))
-        _, err = launcher.communicate(timeout=30)
-        assert (launcher.returncode, err) == (1, "launcher: the GPUs were taken away: for a job of higher priority\n")
+        with launch(served, "--", "sleep", "60") as launcher:
+            eventually("it is held", lambda: served.run(served.scheduler.streams()) == 1)
+            taken = placed("gang-0", 4)
+            taken.status.state, taken.status.reason = job_pb2.JOB_STATE_PREEMPTED, "for a job of higher priority"
+            served.run(served.scheduler.put(taken))
+            _, err = launcher.communicate(timeout=30)
+        words = "launcher: the GPUs are lost: job gang-0 is preempted, waiting: for a job of higher priority\n"
+        assert (launcher.returncode, err) == (1, words)

@@ -53,7 +53,9 @@ TP2 = request(group("tp", "TP", 2))
 
 
 def test_good_placement_passes() -> None:
-    assert broken(request(group("tp", "TP", 2, nvlink=900), group("dp", "DP", 1)), [[["n0g0", "n0g1"]], [["n1g3"]]]) == set()
+    assert (
+        broken(request(group("tp", "TP", 2, nvlink=900), group("dp", "DP", 1)), [[["n0g0", "n0g1"]], [["n1g3"]]]) == set()
+    )
 
 
 def test_gpus_in_use_sick_or_on_closed_or_avoided_nodes() -> None:
@@ -69,7 +71,9 @@ def test_one_gpu_carries_one_rank() -> None:
     assert broken(request(group("dp", "DP", 1), replicas=2), [[["n0g0"], ["n0g0"]]]) == {"one rank per GPU"}
 
 
-@pytest.mark.parametrize("cells", [[[["n0g0"]]], [[["n0g0", "n0g1", "n0g2"]]], [[]], [[["n0g0", "n0g1"], ["n1g0", "n1g1"]]]])
+@pytest.mark.parametrize(
+    "cells", [[[["n0g0"]]], [[["n0g0", "n0g1", "n0g2"]]], [[]], [[["n0g0", "n0g1"], ["n1g0", "n1g1"]]]]
+)
 def test_counts(cells: list[list[list[str]]]) -> None:
     assert "GPU count" in broken(TP2, cells)
 

@@ -20,7 +20,19 @@ from fmsched.place import tables
 from fmsched.place.check import check
 from fmsched.place.report import plan_json
 from fmsched.place.solve import solve
-from tests.support.clusters import H100, HGX_A100, HGX_H100, boxes, group, node, request, seed_request, shape, snapshot, tree
+from tests.support.clusters import (
+    H100,
+    HGX_A100,
+    HGX_H100,
+    boxes,
+    group,
+    node,
+    request,
+    seed_request,
+    shape,
+    snapshot,
+    tree,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,9 +46,11 @@ def hall() -> Snapshot:
 def ragged(seed: int, pods: int, leaves: int, nodes: int) -> Snapshot:
     """A busy hall: a third of the nodes free, some broken."""
     rng = Random(seed)
-    under = {f"p{p}l{i}": boxes(HGX_H100 if i else HGX_A100, nodes, f"p{p}l{i}n") for p in range(pods) for i in range(leaves)}
+    under = {
+        f"p{p}l{i}": boxes(HGX_H100 if i else HGX_A100, nodes, f"p{p}l{i}n") for p in range(pods) for i in range(leaves)
+    }
     topology = tree(under, {f"s{p}": [f"p{p}l{i}" for i in range(leaves)] for p in range(pods)})
-    held = {}
+    held: dict[GpuId, str] = {}
     for each in topology.nodes:
         busy = rng.choice([0.0, 0.4, 1.0])
         held |= {GpuId(each.name, i): f"j{rng.randrange(9)}" for i in range(8) if rng.random() < busy}
@@ -75,7 +89,11 @@ def test_near_adapters_come_by_port_where_there_are_several() -> None:
     hcas = (HcaSpec("mlx5_0", 1, 400, (0,)), HcaSpec("mlx5_0", 2, 400, (0,)), HcaSpec("mlx5_1", 1, 400, (1,)))
     box = replace(shape("two", [H100] * 3, 900), hcas=hcas)
     verdict = placed(snapshot(tree({"leaf0": [node("n0", box)]})), request(group("tp", "TP", 3)))
-    assert [rank.hcas for rank in verdict.ranks] == [("mlx5_0:1", "mlx5_0:2"), ("mlx5_1",), ("mlx5_0:1", "mlx5_0:2", "mlx5_1")]
+    assert [rank.hcas for rank in verdict.ranks] == [
+        ("mlx5_0:1", "mlx5_0:2"),
+        ("mlx5_1",),
+        ("mlx5_0:1", "mlx5_0:2", "mlx5_1"),
+    ]
 
 
 REQUESTS = (
@@ -92,8 +110,8 @@ REQUESTS = (
 def test_tables_and_count_model_agree(number: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     state = ragged(seed, 2, 3, 5)
     found = []
-    for bins_min in (1 << 30, 0):
-        monkeypatch.setattr(tables, "BINS_MIN", bins_min)
+    for states_max in (0, tables.STATES_MAX):
+        monkeypatch.setattr(tables, "STATES_MAX", states_max)
         verdict = placed(state, REQUESTS[number])
         assert verdict.objective.optimal
         found.append([(term.name, term.value) for term in verdict.objective.terms])
@@ -146,7 +164,9 @@ from tests.support.clusters import seed_request
 from tests.unit.test_place_solve import REQUESTS, hall, ragged
 from fmsched.model.placement import Budget
 from fmsched.place.solve import solve
-answers = [repr(solve(ragged(1, 2, 3, 5), each, Budget())) for each in (*REQUESTS, seed_request(30))] + [repr(solve(hall(), seed_request(), Budget()))]
+state = ragged(1, 2, 3, 5)
+answers = [repr(solve(state, each, Budget())) for each in (*REQUESTS, seed_request(30))]
+answers.append(repr(solve(hall(), seed_request(), Budget())))
 print(hashlib.sha256("".join(answers).encode()).hexdigest())
 """
 

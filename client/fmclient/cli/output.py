@@ -83,13 +83,32 @@ class Table:
         self._titled = False
 
     def print(self, rows: Sequence[Sequence[str]]) -> None:
+        cells = [[row[place] for place in self._shown] for row in rows]
+        for place in range(len(self._shown)):
+            self._widths[place] = max([self._widths[place], *(len(row[place]) for row in cells)])
+        if sys.stdout.isatty():
+            self._print_rich(cells)
+        else:
+            self._print_plain(cells)
+        self._titled = True
+
+    def _print_plain(self, cells: list[list[str]]) -> None:
+        """For pipes and files: a script that asks often should not wait for rich."""
+        titles = [] if self._titled else [[self._columns[position].title for position in self._shown]]
+        for row in titles + cells:
+            padded = (
+                cell.rjust(width) if self._columns[position].right else cell.ljust(width)
+                for cell, width, position in zip(row, self._widths, self._shown, strict=True)
+            )
+            sys.stdout.write("  ".join(padded).rstrip() + "\n")
+        sys.stdout.flush()
+
+    def _print_rich(self, cells: list[list[str]]) -> None:
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        cells = [[row[place] for place in self._shown] for row in rows]
         table = RichTable(box=None, pad_edge=False, show_header=not self._titled, header_style="bold", padding=(0, 2, 0, 0))
         for place, position in enumerate(self._shown):
-            self._widths[place] = max([self._widths[place], *(len(row[place]) for row in cells)])
             column, last = self._columns[position], place == len(self._shown) - 1
             # The last column alone may fold: it holds the sentence.
             table.add_column(
@@ -101,7 +120,6 @@ class Table:
             )
         for row in cells:
             table.add_row(*(Text(cell, style=state_style(cell)) for cell in row))
-        self._titled = True
         console().print(table)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 from fmproto.gpus import GpuFacts, by_key, catalogue, lookup
-
 from fmsched.model.hardware import GpuSpec
 
 __all__ = ["GpuFacts", "by_key", "catalogue", "lookup", "strength_tflops"]

@@ -227,7 +227,13 @@ def _spread(
 def term_expressions(built: CountModel) -> list[Linear]:
     """The objective's terms, in the order of Ruler.names, constants left out. Adds the variables that say what is touched."""
     problem = built.problem
-    terms: list[Linear] = [_preference(built)]
+    across_leaves, across_nodes = Linear(), Linear()
+    for variable in built.pool_zone.values():
+        across_leaves.add(variable)
+        across_nodes.add(variable)
+    for variable in built.pool_leaf.values():
+        across_nodes.add(variable)
+    terms = [_preference(built), *([across_leaves] if problem.ruler.levels else []), across_nodes]
     domains = {level: _touched(built, level) for level in problem.ruler.levels}
     for level in reversed(problem.ruler.levels):
         job, groups = Linear(), Linear()
@@ -235,13 +241,6 @@ def term_expressions(built: CountModel) -> list[Linear]:
             (job if g < 0 else groups).add(variable)
         # With one group, its domains are the job's.
         terms += [job, groups if len(problem.request.groups) > 1 else job]
-    across_leaves, across_nodes = Linear(), Linear()
-    for variable in built.pool_zone.values():
-        across_leaves.add(variable)
-        across_nodes.add(variable)
-    for variable in built.pool_leaf.values():
-        across_nodes.add(variable)
-    terms += [across_leaves, across_nodes] if problem.ruler.levels else [across_nodes]
     nodes, strength, cells, left, missing, cut = (Linear() for _ in range(6))
     for (b, w), variable in built.ways.items():
         way = problem.ways[b].ways[w]

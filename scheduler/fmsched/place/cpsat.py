@@ -34,10 +34,15 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """bound: below it no placement's weighted sum of terms lies, in the weights given, constants left out; None: all proven."""
+    """A solution and what is proven of it.
+
+    bound         below it no placement's weighted sum of terms lies, in the weights given, constants left out; None: all proven
+    preference    the first term's value
+    """
 
     counts: Counts
     bound: int | None
+    preference: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ class _Search:
                 bound += unit * (value if status == cp_model.OPTIMAL else best)
             proven = proven and status == cp_model.OPTIMAL
             self._built.model.add(goal.expression() <= value)
-        return Found(self._counts(), None if proven else bound)
+        return Found(self._counts(), None if proven else bound, self._value(self._terms[0]))
 
     def _goal(self, stage: Sequence[int]) -> Linear:
         goal = Linear()

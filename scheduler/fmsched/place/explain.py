@@ -18,14 +18,12 @@ from fmsched.model.hardware import GpuId
 from fmsched.model.job import Reach, Request, ResourceGroup
 from fmsched.model.placement import Budget, Unplaceable, Why
 from fmsched.model.snapshot import Snapshot
-from fmsched.place import words
+from fmsched.place import tables, words
 from fmsched.place.atoms import PASSING, Atom, Constraint, atoms_of, lift
-from fmsched.place.cpsat import feasible
+from fmsched.place.cpsat import Found, feasible
 from fmsched.place.objective import Ruler, ruler_of
 from fmsched.place.problem import problem_of
 
-# Kept back for changes: finding the conflict alone must not use up all solves.
-CHANGES_SHARE = 0.4
 # Jobs, GPUs or nodes tried one by one as the single thing whose return would help; beyond it they are tried together.
 SINGLES_MAX = 6
 
@@ -38,14 +36,13 @@ class _Oracle:
         self._left = budget.explain_solves_max
         self._seconds = budget.deterministic_s
 
-    @property
-    def left(self) -> int:
-        return self._left
-
     def can(self, snapshot: Snapshot, request: Request) -> bool:
         if self._left <= 0:
             return False
         self._left -= 1
+        narrow = problem_of(snapshot, request, self._ruler, spanning=False)
+        if isinstance(tables.search(narrow), Found):
+            return True
         return feasible(problem_of(snapshot, request, self._ruler), self._seconds) is True
 
 
@@ -168,7 +165,9 @@ def _jobs_end(snapshot: Snapshot, request: Request) -> Iterator[Change]:
     holders: dict[str, list[GpuId]] = {}
     for gpu, job in snapshot.held.items():
         holders.setdefault(job, []).append(gpu)
-    jobs = sorted(holders, key=lambda job: (len(holders[job]), job))
+    # The smallest job that could make room for the largest instance is the cheapest to wait for.
+    largest = max(group.gpus for group in request.groups)
+    jobs = sorted(holders, key=lambda job: (len(holders[job]) < largest, len(holders[job]), job))
     for job in jobs[:SINGLES_MAX]:
         yield Change(
             f"the end of job {job}, which holds {words.gpus(len(holders[job]))}", _released(snapshot, {job}), request

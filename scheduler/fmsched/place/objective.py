@@ -4,8 +4,9 @@ The order is lexicographic: a later term only decides between placements that ar
 the value of every term off a finished placement, naively and without the solver, and so is the one definition of each term:
 
 1. steps down the preference list    per GPU: position of its family among `preferred`; tolerated families stand after these
-2. for each level of the fabric, widest first: domains spanned by the job, then the sum over its groups
-3. instances across leaf groups, then instances across nodes (an instance counts once, however far it spreads)
+2. instances across leaf groups, then instances across nodes (an instance counts once, however far it spreads): the ranks of
+   an instance talk most, and a cell broken over nodes costs more than a job over one leaf group more
+3. for each level of the fabric, widest first: domains spanned by the job, then the sum over its groups
 4. nodes
 5. steps up in GPU strength          per GPU: how many weaker models (TFLOP/s) the cluster has; keeps scarce big GPUs free
 6. GPUs that leave whole cells       free cells of 2, 4, 8… GPUs of one model that a node loses, times their size
@@ -56,9 +57,9 @@ class Ruler:
         ]
         return (
             "steps down the preference list",
-            *wide_first,
             *(("instances across leaf groups",) if self.levels else ()),
             "instances across nodes",
+            *wide_first,
             "nodes",
             "steps up in GPU strength",
             "GPUs that leave whole cells",
@@ -130,9 +131,9 @@ def measure(snapshot: Snapshot, request: Request, ranks: Sequence[RankPlacement]
     specs = [topology.node(rank.node).shape.gpus[rank.gpu] for rank in ranks]
     return (
         sum(preference_step(groups[rank.group], spec) for rank, spec in zip(ranks, specs, strict=True)),
-        *spans,
         *((across_leaves,) if ruler.levels else ()),
         sum(len({rank.node for rank in cell}) > 1 for cell in instances.values()),
+        *spans,
         len({rank.node for rank in ranks}),
         sum(ruler.strength[spec.model] for spec in specs),
         *_left_behind(snapshot, ranks, ruler),
@@ -196,9 +197,9 @@ def terms_max(snapshot: Snapshot, request: Request, ruler: Ruler) -> tuple[int, 
     total = sum(len(node.shape.gpus) for node in topology.nodes)
     return (
         sum(request.replicas * group.gpus * len(group.preferred) for group in groups),
-        *spans,
         *((instances,) if ruler.levels else ()),
         instances,
+        *spans,
         nodes,
         gpus * max(ruler.strength.values(), default=0),
         nodes * biggest * max(1, biggest.bit_length()),

@@ -44,11 +44,12 @@ class Problem:
     stages: tuple[StagePair, ...]
     masks: tuple[int, ...] = field(repr=False)
     leaf_free: tuple[int, ...] = field(repr=False)  # free GPUs by leaf group, avoided nodes included
+    spans: bool  # whether some instance may lie on several nodes
     exact: bool  # false where some placements were not looked at: then nothing is called proven
 
 
-def problem_of(snapshot: Snapshot, request: Request, ruler: Ruler) -> Problem:
-    """Counts what the request could use. No search."""
+def problem_of(snapshot: Snapshot, request: Request, ruler: Ruler, *, spanning: bool = True) -> Problem:
+    """Counts what the request could use. No search. Without `spanning`, every instance lies on one node."""
     topology = snapshot.topology
     masks = free_masks(snapshot)
     by_domain = any(group.gpus > 1 and relations.spans_only_by_nvlink(group) for group in request.groups)
@@ -58,7 +59,10 @@ def problem_of(snapshot: Snapshot, request: Request, ruler: Ruler) -> Problem:
         for group in request.groups
     )
     stages = tuple(StagePair(a, b, zones_of(topology, bins, reaches)) for a, b, reaches in relations.stage_pairs(request))
-    span_zones, spans_exact = _span_zones(snapshot, request, bins, group_zones)
+    span_zones: list[list[Spans]] = [[() for _ in bins] for _ in request.groups]
+    spans_exact = True
+    if spanning:
+        span_zones, spans_exact = _span_zones(snapshot, request, bins, group_zones)
     kept, ways = _ways(request, bins, span_zones, ruler)
     leaf_free = [0] * len(topology.leaves)
     for leaf, mask in zip(static_of(topology).leaf_of, masks, strict=True):
@@ -75,6 +79,7 @@ def problem_of(snapshot: Snapshot, request: Request, ruler: Ruler) -> Problem:
         tuple(StagePair(stage.first, stage.second, _keep(stage.zones, kept)) for stage in stages),
         tuple(masks),
         tuple(leaf_free),
+        any(item.fragment for of_kind in {id(each): each for each in ways}.values() for item in of_kind.items),
         spans_exact and all(item.exact for item in ways) and all(item.complete for item in zones),
     )
 

@@ -8,7 +8,8 @@
    used, with the valid GPU sets of nodes whose links are uneven; zones.py finds where things that must be near may lie.
 2. counts.py states all hard rules over counts: so many nodes of this bin used that way. GPUs and ranks do not appear, so equal
    nodes, replicas and GPUs cost no search, and the model is exact, also where instance sizes do not divide one another.
-3. cpsat.py minimises the terms of objective.py one after the other; each proven optimum binds the later stages.
+3. cpsat.py minimises the terms of objective.py one after the other; each proven optimum binds the later stages. Where
+   instances keep to nodes and groups are few, tables.py answers the same question by dynamic programming, exact and faster.
 4. realise.py picks nodes, GPU sets and instances, all of equal worth; ranks.py orders them.
 5. The terms are then measured on the finished placement, not taken from the solver, and the proven bound stands beside them.
 
@@ -24,7 +25,7 @@ from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, Verdict
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import tables
-from fmsched.place.cpsat import Found, LimitReached, search
+from fmsched.place.cpsat import Found, Infeasible, LimitReached, search
 from fmsched.place.hosts import TOPOLOGIES_KEPT
 from fmsched.place.objective import Ruler, left_out, measure, objective, ruler_of, terms_max, weights
 from fmsched.place.problem import Problem, problem_of
@@ -42,14 +43,32 @@ def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
             f"job {request.job}: {request.replicas} replicas of {[group.gpus for group in request.groups]} GPUs ask for nothing"
         )
     ruler = _ruler(snapshot.topology)
-    problem = problem_of(snapshot, request, ruler)
     maxima = terms_max(snapshot, request, ruler)
-    found = tables.search(problem) or search(problem, weights(maxima), budget.deterministic_s)
+    problem, found = _search(snapshot, request, ruler, maxima, budget)
     if isinstance(found, Found):
         return _placement(problem, found, maxima)
     if isinstance(found, LimitReached) or not problem.exact:
         return Undecided(request.job, f"no placement and no proof within {budget.deterministic_s:g} deterministic seconds")
     return _refusal(snapshot, request, budget)
+
+
+def _search(
+    snapshot: Snapshot, request: Request, ruler: Ruler, maxima: tuple[int, ...], budget: Budget
+) -> tuple[Problem, Found | Infeasible | LimitReached]:
+    """The best counts; first with every instance on one node.
+
+    Only the preference order stands above whole instances. So where whole instances on the most preferred GPUs fit, no
+    placement with an instance across nodes is better, and the wider question need not be asked.
+    """
+    scale = weights(maxima)
+    narrow = problem_of(snapshot, request, ruler, spanning=False)
+    found = tables.search(narrow) or search(narrow, scale, budget.deterministic_s)
+    if isinstance(found, Found) and found.preference == 0:
+        return narrow, found
+    wide = problem_of(snapshot, request, ruler)
+    if not wide.spans:
+        return narrow, found
+    return wide, search(wide, scale, budget.deterministic_s)
 
 
 @lru_cache(maxsize=TOPOLOGIES_KEPT)

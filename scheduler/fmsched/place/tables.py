@@ -1,4 +1,4 @@
-"""The same question as cpsat's, by dynamic programming: exact, and much faster where a cluster is large and a request simple.
+"""The same question as cpsat's, by dynamic programming: exact, and faster where instances keep to nodes and groups are few.
 
 All terms of the objective are sums over nodes, leaf groups and wider domains. So the best way to lay n instances (a vector, one
 number per group) into a domain is the best split of n over its parts, and tables of "best cost by n" are merged upwards: node
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import gcd, prod
 
 import numpy as np
@@ -25,7 +26,6 @@ from fmsched.place.problem import Problem
 from fmsched.place.ways import Item, Way, Ways
 from fmsched.place.zones import Zones
 
-BINS_MIN = 20  # fewer are solved by the count model in a few milliseconds
 STATES_MAX = 4096  # entries of one table: the product of (replicas + 1) over the groups
 OPTIONS_MAX = 400  # mixtures of groups on one kind of node
 WORK_MAX = 60_000_000  # table entries touched: about a second
@@ -69,7 +69,7 @@ class Packing:
     """How terms are laid into limbs: exact, by the greatest value that each can reach."""
 
     def __init__(self, units: Sequence[int], most: Sequence[int]) -> None:
-        self._units = units
+        self._units, self._most = units, most
         self._limb: list[tuple[int, int]] = [(0, 0)] * len(units)
         limb, weight = 0, 1
         sizes: list[list[int]] = [[]]
@@ -86,6 +86,11 @@ class Packing:
                 self._limb[term] = number, weight
                 weight *= most[term] + 1
 
+    def value(self, term: int, cost: Sequence[int]) -> int:
+        """The value of one term of a packed cost."""
+        limb, weight = self._limb[term]
+        return cost[limb] // weight % (self._most[term] + 1) * self._units[term]
+
     def pack(self, values: Mapping[int, int]) -> Vector:
         """By limb, the cost of these term values."""
         found = [0] * self.count
@@ -98,9 +103,9 @@ class Packing:
 def search(problem: Problem) -> Found | Infeasible | None:
     """The best counts, proven; None where the tables do not apply."""
     shape = tuple(problem.request.replicas + 1 for _ in problem.request.groups)
-    if not problem.bins or len(problem.bins) < BINS_MIN or prod(shape) > STATES_MAX:
+    if not problem.bins or prod(shape) > STATES_MAX:
         return None
-    if any(item.fragment for ways in {id(ways): ways for ways in problem.ways}.values() for item in ways.items):
+    if problem.spans:
         return None
     limits = _limits(problem)
     if limits is None:
@@ -157,7 +162,7 @@ def _nested(problem: Problem) -> bool:
     levels = problem.ruler.levels
     return all(
         len({(int(a), int(b)) for a, b in zip(domains[low], domains[high], strict=True)}) == len(set(domains[low].tolist()))
-        for low, high in zip(levels, levels[1:], strict=False)
+        for low, high in pairwise(levels)
     )
 
 
@@ -305,7 +310,13 @@ class _Tables:
     """The tables of one request, and the way back from the best entry to counts."""
 
     def __init__(
-        self, problem: Problem, packing: Packing, kinds: Sequence[Kind], leaves: Sequence[int], limits: Limits, shape: Vector
+        self,
+        problem: Problem,
+        packing: Packing,
+        kinds: Sequence[Kind],
+        leaves: Sequence[int],
+        limits: Limits,
+        shape: Vector,
     ) -> None:
         self._problem, self._packing, self._kinds = problem, packing, kinds
         self._leaves, self._limits, self._shape = leaves, limits, shape
@@ -326,13 +337,13 @@ class _Tables:
             tables = self._merge_last(tables, labels)
         if tables[0].reshape(len(tables[0]), -1)[0, -1] >= NONE:
             return Infeasible()
-        return Found(self._counts(), None)
+        return Found(self._counts(), None, self._packing.value(0, [int(limb.reshape(-1)[-1]) for limb in tables]))
 
     def _empty(self, rows: int) -> Limbs:
         """Nothing placed costs nothing; nothing else is known."""
         limbs = [np.zeros((rows, *self._shape), dtype=np.int64) for _ in range(self._packing.count)]
         limbs[0][...] = NONE
-        limbs[0][(slice(None), *(0 for _ in self._shape))] = 0
+        limbs[0].reshape(rows, -1)[:, 0] = 0
         return limbs
 
     def _leaf_tables(self) -> Limbs:
@@ -351,7 +362,13 @@ class _Tables:
         return tables
 
     def _offer(
-        self, after: Limbs, before: Limbs, choice: npt.NDArray[np.signedinteger], vector: Vector, cost: Sequence[npt.ArrayLike], label: int
+        self,
+        after: Limbs,
+        before: Limbs,
+        choice: npt.NDArray[np.signedinteger],
+        vector: Vector,
+        cost: Sequence[np.int64 | Ints],
+        label: int,
     ) -> None:
         """Entry n of `after` becomes entry n - vector of `before` plus cost, where that is better."""
         to = (slice(None), *(slice(n, None) for n in vector))
@@ -371,7 +388,7 @@ class _Tables:
         """What a whole domain adds, and what must hold in it."""
         problem = self._problem
         names, at = problem.ruler.names, problem.ruler.levels.index(level)
-        job = 1 + 2 * (len(problem.ruler.levels) - 1 - at)
+        job = names.index(f"{problem.ruler.level_names[at]} spanned by the job")
         left = names.index(LEFT_IN + problem.ruler.level_names[at])
         domain = problem.snapshot.topology.domains[level]
         free: defaultdict[int, int] = defaultdict(int)
@@ -421,7 +438,8 @@ class _Tables:
         """All domains into one. Where one alone holds the job on its preferred GPUs, two can only be worse."""
         last = [limb.reshape(len(labels), -1)[:, -1].tolist() for limb in tables]
         best = min(range(len(labels)), key=lambda row: tuple(limb[row] for limb in last))
-        if last[0][best] < self._packing.pack({1: 2})[0] and self._problem.ruler.levels:
+        job = self._problem.ruler.names.index(f"{self._problem.ruler.level_names[-1]} spanned by the job")
+        if tuple(limb[best] for limb in last) < self._packing.pack({job: 2}):
             merge = Merge({0: best}, {0: 0}, np.zeros((1, *self._shape), dtype=np.int32))
             merge.choice.reshape(-1)[-1] = prod(self._shape) - 1
             self._levels.append(Level([merge], {}))

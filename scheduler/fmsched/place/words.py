@@ -123,7 +123,10 @@ def _of_group(snapshot: Snapshot, group: ResourceGroup, replicas: int, constrain
             pairs = [(max(max(row) for row in shape.nvlink), shape.name) for shape in shapes if len(shape.gpus) > 1]
             value, name = max(pairs, default=(0.0, ""))
             asked = f"{group.min_nvlink_gbytes_per_s:g} GB/s between every two of {gpus(group.gpus)}"
-            return asked, f"a pair has {value:g} GB/s", f"in {name}" if name else ""
+            if value < group.min_nvlink_gbytes_per_s:
+                return asked, f"a pair has {value:g} GB/s", f"in {name}" if name else ""
+            roomy = sum(count >= group.gpus for count, _ in _fitting(snapshot, group))
+            return asked, f"{roomy} node{'s have' if roomy != 1 else ' has'} {gpus(group.gpus)} free that fit", ""
         case Constraint.DOMAIN:
             most, name = _largest_node(snapshot, group)
             near = "on one node" if group.kind is GroupKind.EXPERT_PARALLEL else "in one NVLink domain"
@@ -134,8 +137,8 @@ def _of_group(snapshot: Snapshot, group: ResourceGroup, replicas: int, constrain
             rate = max(
                 (shape.link_gbps for shape in shapes if any(eligible(group, spec) for spec in shape.gpus)), default=0.0
             )
-            asked = group.reach.min_link_gbps if group.reach else 0.0
-            return f"{asked:g} Gb/s between nodes", f"ports of {rate:g} Gb/s, the weakest link on the way counts", ""
+            least = group.reach.min_link_gbps if group.reach else 0.0
+            return f"{least:g} Gb/s between nodes", f"ports of {rate:g} Gb/s, the weakest link on the way counts", ""
 
 
 def _families(snapshot: Snapshot, group: ResourceGroup) -> tuple[str, str]:
@@ -152,12 +155,17 @@ def _families(snapshot: Snapshot, group: ResourceGroup) -> tuple[str, str]:
 
 
 def _largest_node(snapshot: Snapshot, group: ResourceGroup) -> tuple[int, str]:
-    best = (0, "")
+    return max(_fitting(snapshot, group), key=lambda entry: entry[0], default=(0, ""))
+
+
+def _fitting(snapshot: Snapshot, group: ResourceGroup) -> list[tuple[int, str]]:
+    """(free GPUs that fit the group, node), for every node that has any."""
+    found = []
     for node, mask in zip(snapshot.topology.nodes, free_masks(snapshot), strict=True):
         count = sum(eligible(group, node.shape.gpus[i]) for i in mask_indices(mask))
-        if count > best[0]:
-            best = count, node.name
-    return best
+        if count:
+            found.append((count, node.name))
+    return found
 
 
 def _hops(snapshot: Snapshot, group: ResourceGroup, wanted: str) -> tuple[str, str, str]:

@@ -5,6 +5,7 @@ revision) and while what it was decided on is unchanged.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fmproto import keys
 from fmproto.kv import KV, OPERATIONS_MAX, Conflict, Delete, Guard, Op, Put
@@ -16,6 +17,15 @@ from fmsched.model.record import Decision, Job, Phase, Status
 from fmsched.store import codec
 from fmsched.store.election import Leadership
 from fmsched.store.mirror import Mirror
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a decision about one job rests on."""
+
+    ledger: Guard
+    status: Guard
+    wanted: Guard
 
 
 class Ledger:
@@ -47,15 +57,16 @@ class Ledger:
         """Cancels: a pure delete, which works even in a full store and survives this scheduler."""
         return await self._write([], [Delete(keys.job_wanted(job))])
 
-    async def commit(self, job: JobId, decision: Decision, status: Status) -> int | Conflict:
+    def basis(self, job: JobId) -> Basis:
+        """To be taken in the same breath as the snapshot and the job that a decision will be made of: guards taken later would
+        vouch for a picture that the decision never saw."""
+        mirror = self._mirror
+        return Basis(mirror.guard(keys.LEDGER), mirror.guard(keys.job_status(job)), mirror.guard(keys.job_wanted(job)))
+
+    async def commit(self, job: JobId, decision: Decision, status: Status, basis: Basis) -> int | Conflict:
         """The commit point: one key holds the whole gang. The ledger key's revision guards it: no other decision was taken since
         the picture that this one was decided on, so no GPU can be granted twice."""
-        guards = [
-            self._mirror.guard(keys.LEDGER),
-            self._mirror.guard(keys.job_status(job)),
-            self._mirror.guard(keys.job_wanted(job)),
-            Guard(keys.decision(job), mod_revision=0),
-        ]
+        guards = [basis.ledger, basis.status, basis.wanted, Guard(keys.decision(job), mod_revision=0)]
         message = codec.decision_message(decision, self._mirror.addresses())
         ops = [
             Put(keys.decision(job), message.SerializeToString()),
@@ -64,8 +75,8 @@ class Ledger:
         ]
         return await self._write(guards, ops)
 
-    async def put_status(self, job: JobId, status: Status) -> int | Conflict:
-        return await self._write([self._mirror.guard(keys.job_status(job))], [self._put_status(job, status)])
+    async def put_status(self, job: JobId, status: Status, basis: Basis) -> int | Conflict:
+        return await self._write([basis.status], [self._put_status(job, status)])
 
     async def settle(
         self, job: Job, status: Status, decision: Decision | None, orders: Phase | None
@@ -108,6 +119,10 @@ class Ledger:
 
     async def put_fabric(self, fabric: hw.Fabric) -> int | Conflict:
         return await self._write([], [Put(keys.FABRIC, fabric.SerializeToString())])
+
+    async def echo(self, number: int) -> int | Conflict:
+        """The leader's own beat, which it waits to see in its mirror."""
+        return await self._write([], [Put(keys.ECHO, str(number).encode())])
 
     async def forget(self, job: JobId) -> int | Conflict:
         """Removes an ended job from the history."""

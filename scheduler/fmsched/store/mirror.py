@@ -22,8 +22,9 @@ from fmsched.store import codec
 
 log = structlog.get_logger(__name__)
 
-# A follower hears at least an empty batch every few seconds; a longer silence is the store's, and no node is blamed for it.
-GAP_S = 8.0
+# The leader's echo comes back every few seconds. While it does not, for whatever reason (the store is frozen, full, or cut off from
+# here), nobody's silence is counted: it is the store's.
+ECHO_GAP_S = 8.0
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class Mirror:
         self.runs: dict[JobId, dict[NodeName, Run]] = {}
         self.run_messages: dict[JobId, dict[NodeName, pb.RunReport]] = {}
         self._mods: dict[str, int] = {}
-        self._heard_at_s: float | None = None
+        self._echo_s: float | None = None
         self._subscriptions: set[Subscription] = set()
         self._progress = asyncio.Condition()
 
@@ -99,7 +100,6 @@ class Mirror:
     async def apply(self, item: Resync | Changes, now_s: float) -> Touched:
         """Takes one item of KV.follow; `now_s` is this process's monotonic clock."""
         touched = Touched()
-        self._forgive_gap(now_s)
         if isinstance(item, Resync):
             present = {entry.key for entry in item.entries}
             for key in [key for key in self._mods if key not in present]:
@@ -120,11 +120,14 @@ class Mirror:
             self._progress.notify_all()
         return touched
 
-    def _forgive_gap(self, now_s: float) -> None:
-        if self._heard_at_s is not None and now_s - self._heard_at_s > GAP_S:
-            gap_s = now_s - self._heard_at_s
-            self.heard_s = {node: at_s + gap_s for node, at_s in self.heard_s.items()}
-        self._heard_at_s = now_s
+    def start_listening(self, now_s: float) -> None:
+        """Everybody's silence counts from now: a new leader has heard nobody yet."""
+        self.heard_s = dict.fromkeys(self.heard_s, now_s)
+        self._echo_s = now_s
+
+    def counted_s(self, now_s: float) -> float:
+        """Up to when silence counts: now, unless the echo is overdue."""
+        return now_s if self._echo_s is None else min(now_s, self._echo_s + ECHO_GAP_S)
 
     async def reached(self, revision: int) -> None:
         """Returns once the picture is at least as new as `revision`: how a writer reads its own write."""
@@ -198,6 +201,14 @@ class Mirror:
             self.heard_s[node] = now_s
         else:
             self.heard_s.setdefault(node, now_s)
+
+    def _echo(self, _parts: list[str], value: bytes | None, _touched: Touched, now_s: float) -> None:
+        if value is None:
+            return
+        if self._echo_s is not None and now_s - self._echo_s > ECHO_GAP_S:
+            lost_s = now_s - self._echo_s
+            self.heard_s = {node: min(now_s, at_s + lost_s) for node, at_s in self.heard_s.items()}
+        self._echo_s = now_s
 
     def _run(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
         node, job = parts[1], parts[3]
@@ -276,6 +287,7 @@ _HANDLERS: dict[tuple[str, str], _Handler] = {
     ("jobs", "spec"): Mirror._spec,
     ("jobs", "status"): Mirror._status,
     ("jobs", "wanted"): Mirror._wanted,
+    ("echo", ""): Mirror._echo,
     ("decisions", ""): Mirror._decision,
     ("assignments", ""): Mirror._order,
 }
