@@ -39,9 +39,11 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Resumes with the next message, or None at the end; or with grpc.RpcError thrown in."""
+    """Resumes with the next message, or None at the end; or with grpc.RpcError thrown in: faults.Silent where nothing came for
+    `silence_s`."""
 
     stream: Stream
+    silence_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,20 @@ _TYPE_OF: dict[grpc.StatusCode, type[errors.FmschedError]] = {
 }
 
 
+class Silent(grpc.RpcError):
+    """A stream that should have said something by now. Its connection may look well: the server, or what it waits for, hangs."""
+
+    def __init__(self, silence_s: float) -> None:
+        super().__init__()
+        self._words = f"no sign of life for {silence_s:g} s"
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return self._words
+
+
 def code_of(error: grpc.RpcError) -> grpc.StatusCode:
     code = getattr(error, "code", None)
     return code() if callable(code) else grpc.StatusCode.UNKNOWN

@@ -7,6 +7,8 @@ from typing import Any
 
 import grpc
 
+from fmproto.v1.scheduler_pb2 import JobChange
+
 from fmclient.calls import Call
 from fmclient.effects import Op, Open, Pause, Read, Stream
 from fmclient.errors import DeadlineExceeded, Unreachable
@@ -17,6 +19,8 @@ from fmclient.servers import Servers
 # Every stream has a deadline, so that a server that hangs with its connection up cannot silence a client for ever; opening
 # again costs one picture of the jobs.
 STREAM_S_MAX = 900.0
+# The service says something every 5 s, if only that nothing has changed: three times that is silence.
+SILENCE_S = 15.0
 # A stream that has been up so long was working, even if it had nothing to say.
 WORKED_S = 5.0
 # A server that ends each stream as soon as it is opened must not be called in a tight loop.
@@ -62,13 +66,15 @@ class Resumable:
         while True:  # ends by _recover, which raises when its limit is reached
             try:
                 stream = self._stream or (yield from self._open())
-                message = yield Read(stream)
+                message = yield Read(stream, None if self._once else SILENCE_S)
             except grpc.RpcError as error:
                 self.cancel()
                 yield from self._recover(error)
                 continue
             self._note_working()
             self._received = True
+            if isinstance(message, JobChange) and not message.HasField("job"):
+                continue
             if message is None:
                 self.cancel()
             return message

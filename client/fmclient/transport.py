@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 
 from fmclient.effects import Effect, Emit, Invoke, Op, Open, Pause, Read, Stream, T
+from fmclient.faults import Silent
 from fmclient.servers import Tls, channel_options
 
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
@@ -56,6 +57,29 @@ def _resume(operation: Op[Any], outcome: Any) -> Effect:
     if isinstance(outcome, _Failed):
         return operation.throw(outcome.error)
     return operation.send(outcome)
+
+
+def _next(stream: Stream, silence_s: float | None) -> Any:
+    """The next message; a watchdog cancels a stream that is silent for too long."""
+    if silence_s is None:
+        return next(cast("Iterator[Any]", stream), None)
+    barked = threading.Event()
+
+    def bark() -> None:
+        barked.set()
+        stream.cancel()
+
+    watchdog = threading.Timer(silence_s, bark)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        return next(cast("Iterator[Any]", stream), None)
+    except grpc.RpcError:
+        if barked.is_set():
+            raise Silent(silence_s) from None
+        raise
+    finally:
+        watchdog.cancel()
 
 
 class SyncTransport:
@@ -118,8 +142,8 @@ class SyncTransport:
                 if stop is not None:
                     stop.opened(stream)
                 return stream
-            case Read(stream):
-                return next(cast("Iterator[Any]", stream), None)
+            case Read(stream, silence_s):
+                return _next(stream, silence_s)
             case Pause(seconds):
                 return time.sleep(seconds) if stop is None else stop.pause(seconds)
             case Emit():
@@ -191,8 +215,13 @@ class AsyncTransport:
                 return await invoke(request, timeout=timeout_s)
             case Open(call, request, server, timeout_s):
                 return self._channel(server).unary_stream(call.path, call.serialize, call.parse)(request, timeout=timeout_s)
-            case Read(stream):
-                message = await cast("Any", stream).read()
+            case Read(stream, silence_s):
+                try:
+                    async with asyncio.timeout(silence_s):
+                        message = await cast("Any", stream).read()
+                except TimeoutError:
+                    stream.cancel()
+                    raise Silent(silence_s or 0.0) from None
                 return None if message is _EOF else message
             case Pause(seconds):
                 await asyncio.sleep(seconds)

@@ -14,7 +14,7 @@ from fmproto import keys
 from fmproto.kv import KV, Conflict, StoreFull, StoreUnavailable
 
 from fmsched.lifecycle.liveness import LivenessLimits
-from fmsched.lifecycle.step import Limits, World, advance, still_busy
+from fmsched.lifecycle.step import Limits, World, advance, counted, still_busy
 from fmsched.lifecycle.table import move
 from fmsched.model.hardware import JobId
 from fmsched.model.job import Request
@@ -256,7 +256,7 @@ class Scheduler:
             solve_s=solve_s,
         )
         objective = verdict.objective
-        reason = f"placed on {len(verdict.nodes)} nodes, " + (
+        reason = f"placed on {counted(len(verdict.nodes), 'node')}, " + (
             "proven best" if objective.optimal else f"within {objective.gap:.1%} of the best"
         )
         status = move(

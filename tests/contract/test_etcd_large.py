@@ -63,14 +63,14 @@ async def test_a_backlog_longer_than_a_message_is_told_in_pieces(server: EtcdSer
     relay = Relay(server.endpoints[0])
     await relay.start()
     etcd, beside = Etcd([relay.endpoint], watch_period_s=0.3), Etcd(server.endpoints, request_timeout_s=20.0)
-    count = MESSAGE_BYTES_MAX // 1_000_000 + 10
+    # Five values fill one of etcd's fragments of 2 MiB, so that fragments end between the two keys of a revision.
+    value = bytes(400_000)
+    count = MESSAGE_BYTES_MAX // (2 * len(value)) + 10
     async with Following(etcd, "/backlog/") as seen:
         await seen.until(lambda me: len(me.items) >= 2)
         relay.cut()
         for number in range(count):
-            # Two keys a revision: a fragment may end between them, and the two must still be told together.
-            pair = [Put(f"/backlog/{number}{end}", bytes(500_000)) for end in "ab"]
-            await beside.write([], pair)
+            await beside.write([], [Put(f"/backlog/{number}{end}", value) for end in "ab"])
         relay.reset()
         relay.heal()
         await seen.until(lambda me: len(me.changes) >= 2 * count, within_s=60)

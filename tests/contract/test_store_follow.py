@@ -132,14 +132,15 @@ async def test_a_follower_cut_off_catches_up_without_a_new_picture(store: Store,
                 await store.beside.write([], [Put(f"{prefix}{number}", b"during")])
             await witness.until(lambda me: len(me.picture) == 21)
             # Long enough for the follower to give its stream up.
-            await witness.until(lambda me: me.told_at_s[-1] - me.told_at_s[0] > 4 * WATCH_PERIOD_S)
+            await witness.until(lambda me: len(me.items) > 2 and me.told_at_s[-1] - me.told_at_s[0] > 4 * WATCH_PERIOD_S)
         told_during = seen.items[told:]
         store.heal()
         await seen.until(lambda me: len(me.picture) == 21)
         await store.beside.write([], [Put(prefix + "a", b"after")])
         await seen.until(lambda me: me.picture[prefix + "a"] == b"after")
 
-    assert told_during == []
+    # At most one sign of life that was on its way already.
+    assert [item.changes for item in told_during if isinstance(item, Changes)] in ([], [()])
     assert len(seen.resyncs) == 1
     keys = [change.key for change in seen.changes if change.entry is not None and change.entry.value == b"during"]
     assert keys == [f"{prefix}{number}" for number in range(20)]
@@ -156,7 +157,7 @@ async def test_compaction_during_a_cut_gives_a_new_picture(store: Store, prefix:
                 revision = await store.beside.write([], [Put(prefix + "kept", b"%d" % number)])
             assert isinstance(revision, int)
             await store.beside.compact(revision)
-            await witness.until(lambda me: me.told_at_s[-1] - me.told_at_s[0] > 4 * WATCH_PERIOD_S)
+            await witness.until(lambda me: len(me.items) > 2 and me.told_at_s[-1] - me.told_at_s[0] > 4 * WATCH_PERIOD_S)
         store.heal()
         await seen.until(lambda me: len(me.resyncs) == 2)
         assert seen.picture == {prefix + "kept": b"4"}
@@ -242,6 +243,6 @@ async def test_closing_ends_followers_that_are_cut_off(store: Store, prefix: str
     async with Following(store.kv, prefix) as seen, Following(store.beside, prefix) as witness:
         await seen.synced()
         store.cut()
-        await witness.until(lambda me: me.told_at_s[-1] - me.told_at_s[0] > 6 * WATCH_PERIOD_S)
+        await witness.until(lambda me: len(me.items) > 2 and me.told_at_s[-1] - me.told_at_s[0] > 6 * WATCH_PERIOD_S)
         await store.kv.close()
         assert isinstance(await seen.ended(), StoreUnavailable)

@@ -146,7 +146,7 @@ def _weather(rng: random.Random) -> Weather:
     return Weather(
         lost_request=rng.choice((0.0, 0.02, 0.08)),
         lost_answer=rng.choice((0.0, 0.02, 0.08)),
-        late=rng.choice((0.0, 0.0, 0.02, 0.1)),
+        late=rng.choice((0.0, 0.02, 0.1)),
         latency_max_s=rng.choice((0.01, 0.05, 0.2)),
         watch_lag_max_s=rng.choice((0.01, 0.1, 0.8)),
     )

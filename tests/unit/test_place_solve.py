@@ -191,3 +191,25 @@ def test_order_of_what_is_held_does_not_matter() -> None:
     state = ragged(2, 2, 3, 5)
     turned = replace(state, held=dict(reversed(list(state.held.items()))))
     assert solve(state, REQUESTS[0], Budget()) == solve(turned, REQUESTS[0], Budget())
+
+
+def test_without_solves_for_reasons_never_is_still_told_from_not_now() -> None:
+    busy = snapshot(tree({"leaf0": boxes(HGX_H100, 2)}), held={"other": ["n0g0"]})
+    later = solve(busy, request(group("tp", "TP", 8, preferred=["h100"]), replicas=2), Budget(explain_solves_max=0))
+    never = solve(busy, request(group("tp", "TP", 8, preferred=["h100"]), replicas=3), Budget(explain_solves_max=0))
+    assert isinstance(later, Unplaceable) and isinstance(never, Unplaceable)
+    assert (later.never, never.never) == (False, True)
+    assert [why.constraint for why in later.why] == ["free GPUs", "GPU type"]
+    assert "15 of 16 h100 free" in later.why[0].best
+
+
+@pytest.mark.parametrize("solves", range(1, 12))
+def test_reasons_within_few_solves_stay_true(solves: int) -> None:
+    busy = snapshot(tree({"leaf0": boxes(HGX_H100, 2), "leaf1": boxes(HGX_A100, 1, "a")}), held={"other": ["n0g0"]})
+    asks = request(group("tp", "TP", 8, preferred=["h100"], memory=80, nvlink=900), replicas=2)
+    verdict = solve(busy, asks, Budget(explain_solves_max=solves))
+    assert isinstance(verdict, Unplaceable)
+    assert not verdict.never
+    assert "free GPUs" in {why.constraint for why in verdict.why}
+    for why in verdict.why:
+        assert why.relax in {"", "the end of job other, which holds 1 GPU", "tolerate a100", "1 fewer replica"}

@@ -111,7 +111,7 @@ class SchedulerServicer(object):
 
     def Submit(self, request, context):
         """INVALID_ARGUMENT with a google.rpc.BadRequest (one violation per fault) for a bad manifest; FAILED_PRECONDITION
-        where the job can never run on this cluster; RESOURCE_EXHAUSTED where the state store is full.
+        (with a Why per constraint among the details) where the job can never run on this cluster; RESOURCE_EXHAUSTED where the state store is full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -168,6 +168,11 @@ def _first_failure(job: Job, decision: Decision, runs: Mapping[NodeName, Run]) -
     return min(failures + refusals, key=lambda item: item[:2], default=(0, 0, None))[2]
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 node", "2 nodes"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _first_rank(decision: Decision, node: NodeName) -> int:
     return min(rank.rank for rank in decision.placement.ranks if rank.node == node)
 
@@ -233,7 +238,7 @@ def _go_on(job: Job, decision: Decision, world: World) -> Next:
     status = job.status
     if not decision.start:
         if status.state is State.COMMITTED:
-            status = move(status, State.PREPARING, world.now_ms, f"preparing on {len(decision.placement.nodes)} nodes")
+            status = move(status, State.PREPARING, world.now_ms, f"preparing on {counted(len(decision.placement.nodes), 'node')}")
         ready = len(runs) == len(decision.placement.nodes) and all(r.phase is RunPhase.PREPARED for r in runs.values())
         if not ready:
             return Next(status, decision, Phase.PREPARE)

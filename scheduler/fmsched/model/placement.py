@@ -73,6 +73,11 @@ class Why:
     where: str
     relax: str = ""
 
+    def __str__(self) -> str:
+        of = f"{self.group}: " if self.group else ""
+        where = f" ({self.where})" if self.where else ""
+        return f"{of}{self.constraint}: asked {self.asked}; best is {self.best}{where}"
+
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
@@ -83,10 +88,7 @@ class Unplaceable:
     why: tuple[Why, ...]
 
     def __str__(self) -> str:
-        parts = [
-            f"{why.group}: {why.constraint}: asked {why.asked}, best is {why.best} {why.where}".rstrip() for why in self.why
-        ]
-        return "; ".join(parts)
+        return "; ".join(map(str, self.why))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -29,47 +28,59 @@ SINGLES_MAX = 6
 
 
 class _Oracle:
-    """Answers "is there a placement?" within the limits. Past them it answers no, which claims less, never more."""
+    """Answers "is there a placement?"; None where the limits leave it open. Nothing is claimed from None."""
 
     def __init__(self, ruler: Ruler, budget: Budget) -> None:
         self._ruler = ruler
         self._left = budget.explain_solves_max
         self._seconds = budget.deterministic_s
 
-    def can(self, snapshot: Snapshot, request: Request) -> bool:
+    def can(self, snapshot: Snapshot, request: Request) -> bool | None:
         if self._left <= 0:
-            return False
+            return None
         self._left -= 1
+        return self.judge(snapshot, request)
+
+    def judge(self, snapshot: Snapshot, request: Request) -> bool | None:
+        """The same outside the count of solves: what must be known even where no reasons are asked for."""
         narrow = problem_of(snapshot, request, self._ruler, spanning=False)
         if isinstance(tables.search(narrow), Found):
             return True
-        return feasible(problem_of(snapshot, request, self._ruler), self._seconds) is True
+        wide = problem_of(snapshot, request, self._ruler)
+        answer = feasible(wide, self._seconds)
+        return None if answer is False and not wide.exact else answer
 
 
 def explain(snapshot: Snapshot, request: Request, budget: Budget) -> Unplaceable:
-    """The refusal of a request that is known to have no placement on `snapshot`."""
-    oracle = _Oracle(_ruler(snapshot.topology), budget)
+    """The refusal of a request that is known to have no placement on `snapshot`.
+
+    "never" is judged in any case, with one solve. budget.explain_solves_max bounds the solves for reasons: where it runs out,
+    the set is a conflict that may be larger than it must be, and changes are missing; with 0, it names types and free GPUs.
+    """
+    oracle = _Oracle(ruler_of(snapshot.topology), budget)
     passing = [atom for atom in atoms_of(snapshot, request) if atom.constraint in PASSING]
-    never = not passing or not oracle.can(*lift(snapshot, request, passing))
+    never = not passing or oracle.judge(*lift(snapshot, request, passing)) is False
     if never:
         snapshot, request = lift(snapshot, request, passing)
-    conflict = _conflict(snapshot, request, oracle)
+    conflict = _telling(snapshot, request) if budget.explain_solves_max <= 0 else _conflict(snapshot, request, oracle)
     return Unplaceable(request.job, never, tuple(_whys(snapshot, request, conflict, oracle)))
 
 
-@lru_cache(maxsize=1)
-def _ruler(topology: Topology) -> Ruler:
-    return ruler_of(topology)
+def _telling(snapshot: Snapshot, request: Request) -> tuple[Atom, ...]:
+    """What a person wants to hear first, where nothing may be searched."""
+    atoms = atoms_of(snapshot, request)
+    return tuple(atom for atom in atoms if atom.constraint in (Constraint.TYPE, Constraint.FREE)) or atoms
 
 
 def _conflict(snapshot: Snapshot, request: Request, oracle: _Oracle) -> tuple[Atom, ...]:
     """A minimal conflicting set; empty where the cluster is too small whatever is lifted."""
     atoms = atoms_of(snapshot, request)
-    if not oracle.can(*lift(snapshot, request, atoms)):
+    if oracle.can(*lift(snapshot, request, atoms)) is False:
         return ()
     lifted: list[Atom] = []
     for atom in atoms:
-        if len(lifted) < len(atoms) - 1 and not oracle.can(*lift(snapshot, request, [*lifted, atom])):
+        # The last one standing is needed: without it nothing is left, and that was seen to have a placement.
+        if len(lifted) < len(atoms) - 1 and oracle.can(*lift(snapshot, request, [*lifted, atom])) is False:
             lifted.append(atom)
     return tuple(atom for atom in atoms if atom not in lifted)
 

@@ -16,9 +16,7 @@ from itertools import combinations
 from fmsched.model.fabric import Topology
 from fmsched.model.hardware import NodeShape
 from fmsched.model.snapshot import Snapshot
-from fmsched.place.objective import pair_gbytes_per_s
-
-TOPOLOGIES_KEPT = 8  # a service has one, tests and what-if questions a few
+from fmsched.place.objective import TOPOLOGIES_KEPT, pair_gbytes_per_s
 
 
 @dataclass(frozen=True, slots=True)

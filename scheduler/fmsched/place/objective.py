@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -34,6 +35,7 @@ from fmsched.model.job import Request, ResourceGroup
 from fmsched.model.placement import Objective, RankPlacement, Term
 from fmsched.model.snapshot import Snapshot
 
+TOPOLOGIES_KEPT = 8  # a service has one, tests and what-if questions a few
 LEFT_IN = "free GPUs left in its "
 LEVEL_NAMES = ("leaf groups", "pods", "cores")
 
@@ -70,8 +72,9 @@ class Ruler:
         )
 
 
+@lru_cache(maxsize=TOPOLOGIES_KEPT)
 def ruler_of(topology: Topology) -> Ruler:
-    """The ruler of a cluster; the same for every request."""
+    """The ruler of a cluster; the same for every request, and computed once per topology."""
     shapes = list(dict.fromkeys(node.shape for node in topology.nodes))
     specs = {spec.model: spec for shape in shapes for spec in shape.gpus}
     tflops = {model: strength_tflops(spec) for model, spec in specs.items()}

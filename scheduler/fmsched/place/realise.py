@@ -49,7 +49,9 @@ def _fill(
         for _ in range(n):
             node = next(nodes)
             free = mask_indices(problem.masks[node])
-            for number, gpus in _layout(of_bin, of_bin.ways[w], free, {i: _open(of_bin, i, wanted[i]) for i in wanted}):
+            for number, gpus in _layout(
+                of_bin, of_bin.ways[w], free, {i: sum(entry[2] for entry in wanted[i]) for i in wanted}
+            ):
                 _hand_out(problem, b, number, wanted[number], [(node, gpu) for gpu in gpus], cells, parts)
 
 
@@ -65,10 +67,6 @@ def _wanted(problem: Problem, counts: Counts, b: int) -> dict[int, Wanted]:
             else:
                 wanted[i].append([g, -1, counts.whole.get((b, i, g), 0)])
     return wanted
-
-
-def _open(of_bin: Ways, number: int, wanted: Wanted) -> int:
-    return sum(entry[2] for entry in wanted)
 
 
 def _layout(of_bin: Ways, way: Way, free: tuple[int, ...], left: Mapping[int, int]) -> list[tuple[int, tuple[int, ...]]]:

@@ -18,15 +18,13 @@ The limit is deterministic. A search that it cuts answers with its best placemen
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import replace
 
-from fmsched.model.fabric import Topology
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, Verdict
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import tables
 from fmsched.place.cpsat import Found, Infeasible, LimitReached, search
-from fmsched.place.hosts import TOPOLOGIES_KEPT
 from fmsched.place.objective import Ruler, left_out, measure, objective, ruler_of, terms_max, weights
 from fmsched.place.problem import Problem, problem_of
 from fmsched.place.ranks import rank_placements
@@ -42,7 +40,7 @@ def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
         raise ValueError(
             f"job {request.job}: {request.replicas} replicas of {[group.gpus for group in request.groups]} GPUs ask for nothing"
         )
-    ruler = _ruler(snapshot.topology)
+    ruler = ruler_of(snapshot.topology)
     maxima = terms_max(snapshot, request, ruler)
     problem, found = _search(snapshot, request, ruler, maxima, budget)
     if isinstance(found, Found):
@@ -68,12 +66,10 @@ def _search(
     wide = problem_of(snapshot, request, ruler)
     if not wide.spans:
         return narrow, found
-    return wide, search(wide, scale, budget.deterministic_s)
-
-
-@lru_cache(maxsize=TOPOLOGIES_KEPT)
-def _ruler(topology: Topology) -> Ruler:
-    return ruler_of(topology)
+    wider = search(wide, scale, budget.deterministic_s)
+    if isinstance(found, Found) and isinstance(wider, LimitReached):
+        return narrow, replace(found, bound=0)  # a placement all the same, of which nothing is proven
+    return wide, wider
 
 
 def _placement(problem: Problem, found: Found, maxima: tuple[int, ...]) -> Placement:

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import grpc
 from fmproto.v1 import scheduler_pb2 as pb
-from google.protobuf.any_pb2 import Any
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 LEADER_METADATA = "fmsched-leader"
@@ -23,12 +23,14 @@ class ServiceError(Exception):
         message: str,
         violations: Iterable[pb.FieldViolation] = (),
         metadata: Iterable[tuple[str, str]] = (),
+        details: Iterable[Message] = (),
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.violations = tuple(violations)
         self.metadata = tuple(metadata)
+        self.details = tuple(details)
 
 
 def invalid(violations: Iterable[pb.FieldViolation]) -> ServiceError:
@@ -53,20 +55,20 @@ def not_leader(leader: str | None) -> ServiceError:
     )
 
 
-async def abort(context: grpc.aio.ServicerContext[Any, Any], error: ServiceError) -> NoReturn:
-    """Ends the call, with a google.rpc.BadRequest among the details where fields are at fault."""
+async def abort(context: grpc.aio.ServicerContext[Message, Message], error: ServiceError) -> NoReturn:
+    """Ends the call; a google.rpc.BadRequest stands first among the details where fields are at fault."""
     metadata: list[tuple[str, str | bytes]] = list(error.metadata)
+    details = list(error.details)
     if error.violations:
-        detail = Any()
-        detail.Pack(
-            error_details_pb2.BadRequest(
-                field_violations=[
-                    error_details_pb2.BadRequest.FieldViolation(field=f"line {v.line}: {v.path}", description=v.message)
-                    for v in error.violations
-                ]
-            )
-        )
-        status = status_pb2.Status(code=error.code.value[0], message=error.message, details=[detail])
+        violations = [
+            error_details_pb2.BadRequest.FieldViolation(field=f"line {v.line}: {v.path}", description=v.message)
+            for v in error.violations
+        ]
+        details.insert(0, error_details_pb2.BadRequest(field_violations=violations))
+    if details:
+        status = status_pb2.Status(code=error.code.value[0], message=error.message)
+        for detail in details:
+            status.details.add().Pack(detail)
         metadata.append((DETAILS_METADATA, status.SerializeToString()))
     await context.abort(error.code, error.message, tuple(metadata))
     raise AssertionError("abort returned")

@@ -35,6 +35,9 @@ STORE_FULL = "the state store is full: nothing was stored; cancel still works, a
 # A lost race with the loop's own writes is retried on a newer picture so often.
 RACES_MAX = 5
 
+# A stream that has nothing to say says so this often.
+SIGN_OF_LIFE_S = 5.0
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -157,6 +160,8 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
             id_ = self._answers.newest(request.id)
             with self._holds.held(id_):
                 async for change in self._changes(id_):
+                    # Only the leader counts holders: one that was deposed must let its holders find the new one.
+                    await self._ledger()
                     yield change
                     if change.deleted or self._mirror.statuses[id_].state.ended:
                         return
@@ -164,6 +169,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
             await abort(context, error)
 
     async def _changes(self, only: JobId | None) -> AsyncIterator[pb.JobChange]:
+        """The picture first, then each change, and an empty message as a sign of life where there is none for a while."""
         subscription = self._mirror.subscribe()
         try:
             queue = self._answers.queue()
@@ -171,7 +177,10 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
                 if id_ in self._mirror.statuses:
                     yield pb.JobChange(job=self._answers.job(id_, queue), initial=True)
             while True:
-                jobs, _ = await subscription.take(None)
+                jobs, _ = await subscription.take(SIGN_OF_LIFE_S)
+                if not jobs:
+                    yield pb.JobChange()
+                    continue
                 queue = self._answers.queue()
                 for id_ in sorted(jobs if only is None else jobs & {only}):
                     if id_ in self._mirror.specs and id_ in self._mirror.statuses:

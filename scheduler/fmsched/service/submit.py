@@ -16,7 +16,7 @@ from fmsched.loop import Scheduler
 from fmsched.manifest import Manifest, parse, request, summary
 from fmsched.model.hardware import JobId
 from fmsched.model.job import Request
-from fmsched.model.placement import Unplaceable, Why
+from fmsched.model.placement import Unplaceable
 from fmsched.place.report import plan_json
 from fmsched.service.answers import Answers
 from fmsched.service.errors import ServiceError, invalid, not_leader
@@ -140,8 +140,8 @@ class Submit:
         if isinstance(verdict, Unplaceable) and verdict.never:
             raise ServiceError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"{asked.job} can never run on this cluster: {verdict}",
-                [pb.FieldViolation(path=f"{why.group}: {why.constraint}", message=_sentence(why)) for why in verdict.why],
+                f"job {asked.job} can never run on this cluster: {verdict}",
+                details=[codec.why_message(why) for why in verdict.why],
             )
 
     async def plan(self, text: str) -> str:
@@ -155,7 +155,3 @@ class Submit:
         gpus = sum(len(node.shape.gpus) for node in snapshot.topology.nodes)
         return json.dumps(plan_json(asked, verdict, seconds, nodes, gpus))
 
-
-def _sentence(why: Why) -> str:
-    text = f"asked {why.asked}, best is {why.best} {why.where}".rstrip()
-    return f"{text}; {why.relax}" if why.relax else text
