@@ -88,17 +88,15 @@ class Demo:
         return job_pb2.JobState.Name(self.client.get(job).status.state).removeprefix("JOB_STATE_").lower()
 
     def placements(self, jobs: Iterable[str]) -> None:
-        table = Table("job", "attempt", "GPUs", "nodes", "value", "proven bound", "solve", box=None, pad_edge=False)
+        table = Table("job", "attempt", "GPUs", "nodes", "leaf groups", "gap to the proven bound", "solve", box=None, pad_edge=False)
         for job in jobs:
             decision = self.client.get(job).decision
-            nodes = ", ".join(dict.fromkeys(rank.node for rank in decision.ranks))
             objective = decision.objective
-            proof = (
-                f"{objective.bound:g} = optimal" if objective.optimal else f"{objective.bound:g} (gap {objective.gap:.1%})"
-            )
+            terms = {term.name: term.value for term in objective.terms}
+            proof = "0: proven best" if objective.optimal else f"{objective.gap:.2%}"
             table.add_row(
-                job, str(decision.attempt), str(len(decision.ranks)), nodes, f"{objective.value:g}", proof,
-                f"{decision.solve.seconds * 1000:.0f} ms",
+                job, str(decision.attempt), str(len(decision.ranks)), ", ".join(dict.fromkeys(r.node for r in decision.ranks)),
+                f"{terms.get('leaf groups spanned by the job', 1):g}", proof, f"{decision.solve.seconds * 1000:.0f} ms",
             )  # fmt: skip
         console.print(table)
 

@@ -20,15 +20,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fmagent import loop as agent_loop
-from fmagent import reconcile
+from fmagent import reconcile, register
 from fmagent.orders import Order, RunState, Stage
 from fmproto import keys
 from fmproto.kv import Conflict, Guard, Op
 from fmsched import picture
 from fmsched.lifecycle import step
 from fmsched.lifecycle.liveness import Liveness, LivenessLimits, Sign, judge
-from fmsched.model.hardware import NodeName
-from fmsched.model.record import Decision, Job, Phase, RunPhase
+from fmsched.model.hardware import JobId, NodeName
+from fmsched.model.record import Decision, Job, Phase, RunPhase, Status
 from fmsched.store import ledger
 from fmsched.store.mirror import Mirror
 from tests.sim.network import FaultyKV
@@ -61,6 +61,20 @@ def _commit_unguarded() -> Sequence[Swap]:
         """Does not wait for the picture to be as new as its own write."""
 
     return [(ledger.Ledger, "_write", without_ledger), (Mirror, "reached", at_once)]
+
+
+def _guards_taken_late() -> Sequence[Swap]:
+    commit, put_status = ledger.Ledger.commit, ledger.Ledger.put_status
+
+    async def commit_late(
+        self: ledger.Ledger, job: JobId, decision: Decision, status: Status, _basis: ledger.Basis
+    ) -> int | Conflict:
+        return await commit(self, job, decision, status, self.basis(job))
+
+    async def put_late(self: ledger.Ledger, job: JobId, status: Status, _basis: ledger.Basis) -> int | Conflict:
+        return await put_status(self, job, status, self.basis(job))
+
+    return [(ledger.Ledger, "commit", commit_late), (ledger.Ledger, "put_status", put_late)]
 
 
 def _leader_unguarded() -> Sequence[Swap]:
@@ -141,6 +155,18 @@ def _start_unordered() -> Sequence[Swap]:
     return [(reconcile, "_advance", eager)]
 
 
+def _wish_forgotten() -> Sequence[Swap]:
+    write = register.Register._write
+
+    async def forgetful(self: register.Register, values: list[tuple[str, bytes | None, int]]) -> bool:
+        written = await write(self, values)
+        if written:
+            self._dirty.clear()
+        return written
+
+    return [(register.Register, "_write", forgetful)]
+
+
 def _reports_unguarded() -> Sequence[Swap]:
     write = FaultyKV.write
 
@@ -152,6 +178,11 @@ def _reports_unguarded() -> Sequence[Swap]:
 
 BUGS = (
     Bug("commit_unguarded", "a commit is guarded by no other commit, and decided on a stale picture", _commit_unguarded),
+    Bug(
+        "guards_taken_late",
+        "what was solved is guarded by the picture after the solve, not by the one it saw",
+        _guards_taken_late,
+    ),
     Bug("leader_unguarded", "a scheduler's writes do not depend on its leadership", _leader_unguarded),
     Bug("start_early", "the gang starts when one node has prepared", _start_early),
     Bug("dropped_early", "a decision is deleted before its nodes were seen free", _dropped_early),
@@ -161,5 +192,6 @@ BUGS = (
     Bug("released_early", "an agent forgets a run that it has told to stop", _released_early),
     Bug("stop_forgotten", "an agent does not stop a run whose order is gone", _stop_forgotten),
     Bug("start_unordered", "an agent starts its ranks as soon as it has prepared", _start_unordered),
+    Bug("wish_forgotten", "an agent forgets what it wished to write while another write was under way", _wish_forgotten),
     Bug("reports_unguarded", "an agent's writes do not depend on what its keys were last seen at", _reports_unguarded),
 )

@@ -129,3 +129,15 @@ def test_wait_says_what_the_job_was_doing_when_the_time_ran_out(kind: str) -> No
             client.call("wait", "a", "running", 0.3)
         assert caught.value.job is not None
         eventually("the stream has ended", lambda: served.run(served.scheduler.streams()) == 0)
+
+
+def test_a_watch_that_falls_silent_is_opened_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripted service gives no signs of life: to the client it hangs with its connection up."""
+    monkeypatch.setattr("fmclient.resume.SILENCE_S", 0.3)
+    with serving(jobs={"a": job("a")}) as served, Either(kind, served.address) as client:
+        changes = client.each("watch")
+        assert seen(next(changes)) == ("a", job_pb2.JOB_STATE_QUEUED)
+        served.scheduler.jobs["a"] = job("a", RUNNING)  # changed without a word on the stream
+        assert seen(next(changes)) == ("a", RUNNING)
+        assert served.scheduler.names().count("WatchJobs") >= 2
+        changes.close()

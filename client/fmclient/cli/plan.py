@@ -78,13 +78,15 @@ def rank_lines(ranks: list[dict[str, Any]]) -> list[str]:
 
 
 def objective_lines(objective: dict[str, Any]) -> list[str]:
-    value, bound, gap = (float(objective.get(name) or 0.0) for name in ("value", "bound", "gap"))
-    proof = "proven optimal" if objective.get("optimal") else f"bound {bound:g}, gap {gap:.2%}"
-    lines = [f"  objective {value:g} ({proof})"]
-    terms = [(str(term["name"]), float(term["weight"]), float(term["value"])) for term in objective.get("terms") or ()]
-    lines += [f"    {name}: {amount:g} × {weight:g} = {weight * amount:g}" for name, weight, amount in terms if amount]
-    if zeros := [name for name, _, amount in terms if not amount]:
-        lines.append(f"    at 0: {'; '.join(zeros)}")
+    """What was minimised, the most important term first: the weights only order them, and are left to `-o json`."""
+    gap = float(objective.get("gap") or 0.0)
+    proof = "proven: no placement is better" if objective.get("optimal") else f"within {max(gap, 1e-6):.2%} of the proven bound"
+    terms = [(str(term["name"]), float(term.get("value") or 0.0)) for term in objective.get("terms") or ()]
+    width = max((len(f"{amount:g}") for _, amount in terms if amount), default=0)
+    lines = [f"  {proof}; minimised, in this order:"]
+    lines += [f"    {amount:>{width}g} {name}" for name, amount in terms if amount]
+    if zeros := [name for name, amount in terms if not amount]:
+        lines.append(f"    0 of: {'; '.join(zeros)}")
     return lines
 
 
