@@ -78,9 +78,10 @@ def fold(names: Iterable[str]) -> str:
         if not (runs and runs[-1].take(name)):
             runs.append(_Run(name))
     items: list[str] = []
-    for (prefix, suffix), group in itertools.groupby(runs, key=lambda run: (run.prefix, run.suffix)):
+    # Names without a number cannot share brackets, not even with those that begin alike: "a" beside "a0".
+    for (prefix, suffix, numbered), group in itertools.groupby(runs, key=lambda run: (run.prefix, run.suffix, run.width > 0)):
         members = list(group)
-        if members[0].width == 0:  # names without a number cannot share brackets
+        if not numbered:
             items.extend(run.name for run in members)
         elif len(members) == 1 and members[0].low == members[0].high:
             items.append(members[0].name)

@@ -59,7 +59,7 @@ def test_get_jobs_is_a_table_with_states_in_words(served: Served) -> None:
 def test_get_jobs_wide_says_why_a_job_waits(served: Served) -> None:
     out, _ = fmctl("get", "jobs", "-o", "wide")
     (line,) = (line for line in out.splitlines() if line.startswith("big"))
-    assert line.rstrip().endswith("workers: free GPUs: asked 4, best is 1 on n1")
+    assert line.rstrip().endswith("workers: free GPUs: asked 4; best is 1 (on n1)")
 
 
 def test_lists_as_data_are_one_object_in_lower_camel_case(served: Served) -> None:
@@ -110,13 +110,13 @@ def test_describe_shows_placement_with_its_proof(served: Served) -> None:
         "state:    running",
         "  2 GPUs on 1 node:",
         "    n0  workers  GPU 0-1  rank 0-1",
-        "  objective 3 (proven optimal)",
+        "  proven: no placement is better; minimised, in this order:",
     ):
         assert line in out
 
 
 def test_describe_and_explain_give_every_reason(served: Served) -> None:
-    reason = "  workers: free GPUs: asked 4, best is 1 on n1\n    would help: the end of job train\n"
+    reason = "  workers: free GPUs: asked 4; best is 1 (on n1)\n    would help: the end of job train\n"
     assert f"why:\n{reason}" in fmctl("describe", "job", "big")[0]
     assert fmctl("explain", "big")[0] == f"job big: waiting\n{reason}"
     assert json.loads(fmctl("explain", "big", "-o", "json")[0])["why"][0]["relax"] == "the end of job train"
@@ -247,7 +247,7 @@ def test_a_job_that_can_never_run_is_code_4_with_reasons(served: Served, manifes
     _, err = fmctl("submit", "-f", manifest, code=exits.CANNOT_BE_PLACED)
     assert (
         err
-        == "fmctl: never on this cluster\n  workers: GPU type: asked H200, best is H100\n    would help: tolerate h100\n"
+        == "fmctl: never on this cluster\n  workers: GPU type: asked H200; best is H100\n    would help: tolerate h100\n"
     )
 
 
@@ -284,9 +284,9 @@ def test_plan_against_the_service_draws_the_placement_and_its_bound(served: Serv
         "j: can be placed now",
         "  3 GPUs on 1 node:",
         "    n1  workers  GPU 2-4  rank 0-2",
-        "  objective 4 (bound 3, gap 25.00%)",
-        "    leaves: 1 × 4 = 4",
-        "    at 0: cost",
+        "  within 25.00% of the proven bound; minimised, in this order:",
+        "    1 leaves",
+        "    0 of: cost",
         "  solve: seconds 0.0123, nodes 2, gpus 4",
     ]
     assert json.loads(fmctl("plan", "-f", manifest, "-o", "json")[0]) == PLAN
@@ -297,7 +297,7 @@ def test_a_plan_without_a_place_is_code_4_with_reasons(served: Served, manifest:
     why = {"constraint": "hops", "group": "workers", "asked": 1, "best": 3, "where": "between n0 and n2", "relax": None}
     served.scheduler.plan_json = json.dumps({"job": "j", "verdict": verdict, "ranks": [], "objective": None, "why": [why]})
     out, _ = fmctl("plan", "-f", manifest, code=exits.CANNOT_BE_PLACED)
-    assert out.splitlines()[1:] == ["  workers: hops: asked 1, best is 3 between n0 and n2"]
+    assert out.splitlines()[1:] == ["  workers: hops: asked 1; best is 3 (between n0 and n2)"]
     assert json.loads(fmctl("plan", "-f", manifest, "-o", "json", code=exits.CANNOT_BE_PLACED)[0])["verdict"] == verdict
 
 

@@ -200,7 +200,7 @@ def test_without_solves_for_reasons_never_is_still_told_from_not_now() -> None:
     assert isinstance(later, Unplaceable) and isinstance(never, Unplaceable)
     assert (later.never, never.never) == (False, True)
     assert [why.constraint for why in later.why] == ["free GPUs", "GPU type"]
-    assert "15 of 16 h100 free" in later.why[0].best
+    assert "15 of 16 H100 free" in later.why[0].best
 
 
 @pytest.mark.parametrize("solves", range(1, 12))

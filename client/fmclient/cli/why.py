@@ -10,8 +10,8 @@ from fmproto.v1.job_pb2 import Why
 def why_line(why: Why) -> str:
     """One constraint: what was asked, the best there is, and where."""
     parts = [part for part in (why.group, why.constraint) if part]
-    found = f"asked {why.asked or '-'}, best is {why.best or 'none'} {why.where}".rstrip()
-    return ": ".join([*parts, found])
+    where = f" ({why.where})" if why.where else ""
+    return ": ".join([*parts, f"asked {why.asked or '-'}; best is {why.best or 'none'}{where}"])
 
 
 def why_lines(whys: Iterable[Why]) -> list[str]:

@@ -37,7 +37,7 @@ def title(request: Request, atom: Atom) -> str:
 def too_small(snapshot: Snapshot, request: Request, fewer: int) -> Why:
     """The whole cluster cannot hold the job, whatever is lifted."""
     total = Counter(spec.family for node in snapshot.topology.nodes for spec in node.shape.gpus)
-    best = ", ".join(f"{count} {family}" for family, count in sorted(total.items())) or "no GPUs"
+    best = ", ".join(f"{count} {family.upper()}" for family, count in sorted(total.items())) or "no GPUs"
     where = "in the whole cluster" + ("; one instance never mixes GPU types" if len(total) > 1 else "")
     return Why("GPU count", "", _sum(request), best, where, _less(request, fewer) if fewer else "")
 
@@ -55,7 +55,9 @@ def _less(request: Request, fewer: int) -> str:
 
 def _sum(request: Request) -> str:
     parts = " + ".join(str(group.gpus) for group in request.groups)
-    return f"{request.replicas} × ({parts}) = {gpus(request.gpus)}" if request.replicas > 1 else gpus(request.gpus)
+    if len(request.groups) > 1:
+        parts = f"({parts})"
+    return f"{request.replicas} × {parts} = {gpus(request.gpus)}" if request.replicas > 1 else gpus(request.gpus)
 
 
 def describe(snapshot: Snapshot, request: Request, atom: Atom) -> tuple[str, str, str]:
@@ -66,7 +68,7 @@ def describe(snapshot: Snapshot, request: Request, atom: Atom) -> tuple[str, str
         case Constraint.HEALTHY:
             sick = sorted(snapshot.unfit)
             where = listed([f"{gpu}: {snapshot.unfit[gpu]}" for gpu in sick])
-            return f"{_sum(request)}, healthy", f"{gpus(len(sick))} unhealthy", where
+            return f"{_sum(request)} healthy", f"{gpus(len(sick))} unhealthy", where
         case Constraint.OPEN:
             shut = sorted(name for name in snapshot.closed if name in snapshot.topology.index)
             return (
@@ -94,7 +96,7 @@ def _free(snapshot: Snapshot, request: Request) -> tuple[str, str, str]:
     free: Counter[str] = Counter()
     for node, mask in zip(snapshot.topology.nodes, free_masks(snapshot), strict=True):
         free.update(node.shape.gpus[i].family for i in mask_indices(mask) if node.shape.gpus[i].family in total)
-    best = ", ".join(f"{free[family]} of {count} {family} free" for family, count in sorted(total.items())) or "no such GPU"
+    best = ", ".join(f"{free[family]} of {count} {family.upper()} free" for family, count in sorted(total.items())) or "no such GPU"
     holders: Counter[str] = Counter()
     for gpu, job in snapshot.held.items():
         if gpu.node in snapshot.topology.index:
@@ -106,7 +108,7 @@ def _free(snapshot: Snapshot, request: Request) -> tuple[str, str, str]:
         if count
     ]
     sick = [f"{gpu} is unhealthy: {reason}" for gpu, reason in sorted(snapshot.unfit.items())]
-    return f"{_sum(request)}, free", best, "; ".join(part for part in (listed(jobs), listed(sick)) if part)
+    return f"{_sum(request)} free", best, "; ".join(part for part in (listed(jobs), listed(sick)) if part)
 
 
 def _of_group(snapshot: Snapshot, group: ResourceGroup, replicas: int, constraint: Constraint) -> tuple[str, str, str]:
@@ -115,10 +117,10 @@ def _of_group(snapshot: Snapshot, group: ResourceGroup, replicas: int, constrain
     wanted = f"{replicas} × {gpus(group.gpus)}" if replicas > 1 else gpus(group.gpus)
     match constraint:
         case Constraint.TYPE:
-            return f"{wanted} of {' or '.join(group.families)}", *_families(snapshot, group)
+            return f"{wanted} of type {_types(group)}", *_families(snapshot, group)
         case Constraint.MEMORY:
             biggest = max((spec for shape in shapes for spec in shape.gpus), key=lambda spec: spec.memory_gb)
-            return f"{group.min_memory_gb:g} GB a GPU", f"{biggest.memory_gb:g} GB", f"on {biggest.family}"
+            return f"{group.min_memory_gb:g} GB a GPU", f"{biggest.memory_gb:g} GB", f"on {biggest.family.upper()}"
         case Constraint.NVLINK:
             pairs = [(max(max(row) for row in shape.nvlink), shape.name) for shape in shapes if len(shape.gpus) > 1]
             value, name = max(pairs, default=(0.0, ""))
@@ -149,9 +151,13 @@ def _families(snapshot: Snapshot, group: ResourceGroup) -> tuple[str, str]:
         for family in sorted({spec.family for spec in node.shape.gpus} - set(group.families)):
             of.setdefault(family, []).append(node.name)
     where = "; ".join(
-        f"{listed(names)} ha{'ve' if len(names) > 1 else 's'} {family}" for family, names in sorted(of.items())
+        f"{listed(names)} ha{'ve' if len(names) > 1 else 's'} {family.upper()}" for family, names in sorted(of.items())
     )
-    return f"{right} free {' or '.join(group.families)}", where
+    return f"{right} free {_types(group)}", where
+
+
+def _types(group: ResourceGroup) -> str:
+    return " or ".join(family.upper() for family in group.families)
 
 
 def _largest_node(snapshot: Snapshot, group: ResourceGroup) -> tuple[int, str]:
@@ -184,7 +190,7 @@ def _hops(snapshot: Snapshot, group: ResourceGroup, wanted: str) -> tuple[str, s
         if cap >= UNREACHABLE_HOPS - 1
         else f"{wanted}, at most {cap} switch{'es' if cap != 1 else ''} apart"
     )
-    kind = " or ".join(group.families) or "fitting GPUs"
+    kind = _types(group) or "fitting GPUs"
     name = topology.leaves[leaf]
     place = f"within {cap} switches of {name}" if cap < UNREACHABLE_HOPS - 1 else f"in the fabric of {name}"
     if cap <= 1:
