@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+
 from fmclient import Client
 from fmproto.v1 import job_pb2
 from fmproto.v1 import scheduler_pb2 as pb
 from fmsched.offline.local import LocalCluster, LocalClusterError, find_etcd
-from rich.console import Console
-from rich.rule import Rule
-from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -88,14 +89,17 @@ class Demo:
         return job_pb2.JobState.Name(self.client.get(job).status.state).removeprefix("JOB_STATE_").lower()
 
     def placements(self, jobs: Iterable[str]) -> None:
-        table = Table("job", "attempt", "GPUs", "nodes", "leaf groups", "gap to the proven bound", "solve", box=None, pad_edge=False)
+        table = Table(
+            "job", "attempt", "GPUs", "nodes", "leaf groups", "gap to the proven bound", "solve", box=None, pad_edge=False
+        )
         for job in jobs:
             decision = self.client.get(job).decision
             objective = decision.objective
             terms = {term.name: term.value for term in objective.terms}
             proof = "0: proven best" if objective.optimal else f"{objective.gap:.2%}"
             table.add_row(
-                job, str(decision.attempt), str(len(decision.ranks)), ", ".join(dict.fromkeys(r.node for r in decision.ranks)),
+                job, str(decision.attempt), str(len(decision.ranks)),
+                ", ".join(dict.fromkeys(rank.node for rank in decision.ranks)),
                 f"{terms.get('leaf groups spanned by the job', 1):g}", proof, f"{decision.solve.seconds * 1000:.0f} ms",
             )  # fmt: skip
         console.print(table)
@@ -114,7 +118,10 @@ class Demo:
 
     def run(self) -> None:
         title("Six machines, as their agents describe them")
-        until("six nodes are ready", lambda: self.cluster.check() or sum(node.state == "ready" for node in self.client.nodes().nodes) == len(NODES))
+        until(
+            "six nodes are ready",
+            lambda: self.cluster.check() or sum(node.state == "ready" for node in self.client.nodes().nodes) == len(NODES),
+        )
         self.fmctl("topo", "show")
 
         title("The seed manifest, scaled to 2 replicas, and a small job beside it")

@@ -7,14 +7,13 @@ from typing import Any
 
 import grpc
 
-from fmproto.v1.scheduler_pb2 import JobChange
-
 from fmclient.calls import Call
 from fmclient.effects import Op, Open, Pause, Read, Stream
 from fmclient.errors import DeadlineExceeded, Unreachable
 from fmclient.faults import code_of, typed, words_of
 from fmclient.retry import LOST, Limits, Route
 from fmclient.servers import Servers
+from fmproto.v1.scheduler_pb2 import JobChange
 
 # Every stream has a deadline, so that a server that hangs with its connection up cannot silence a client for ever; opening
 # again costs one picture of the jobs.

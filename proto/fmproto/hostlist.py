@@ -79,7 +79,9 @@ def fold(names: Iterable[str]) -> str:
             runs.append(_Run(name))
     items: list[str] = []
     # Names without a number cannot share brackets, not even with those that begin alike: "a" beside "a0".
-    for (prefix, suffix, numbered), group in itertools.groupby(runs, key=lambda run: (run.prefix, run.suffix, run.width > 0)):
+    for (prefix, suffix, numbered), group in itertools.groupby(
+        runs, key=lambda run: (run.prefix, run.suffix, run.width > 0)
+    ):
         members = list(group)
         if not numbered:
             items.extend(run.name for run in members)

@@ -13,7 +13,7 @@
 | decisions/JOB              | scheduler | Decision: the commit point                                   |
 | assignments/NODE/JOB       | scheduler | Assignment, derived from the decision                        |
 | ledger                     | scheduler | rewritten by every change of decisions/: its revision guards the next one |
-| echo                       | scheduler | rewritten by the leader every few seconds: silence is only counted while its own echo comes back |
+| echo                       | scheduler | rewritten by the leader every few seconds; silence only counts while it comes back |
 | election/                  | scheduler | one leased key per candidate; the oldest leads               |
 """
 

@@ -13,10 +13,10 @@ from typing import Annotated
 
 import structlog
 import typer
+
 from fmproto import keys
 from fmproto.etcd import Etcd, Tls
 from fmproto.kv import KV, StoreFull, StoreUnavailable
-
 from fmsched.config import Config, ConfigError, load
 from fmsched.lifecycle.liveness import LivenessLimits
 from fmsched.lifecycle.step import Limits
@@ -143,7 +143,7 @@ class Process:
                 if not work.cancelled():
                     error = work.exception()
                     if error is not None:
-                            raise error
+                        raise error
                 log.warning("deposed", term=leadership.term)
             except* (StoreUnavailable, StoreFull) as group:
                 log.warning("cannot lead", error=str(group.exceptions[0]))

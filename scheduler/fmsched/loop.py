@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import structlog
+
 from fmproto import keys
 from fmproto.kv import KV, Conflict, StoreFull, StoreUnavailable
-
 from fmsched.lifecycle.liveness import LivenessLimits
 from fmsched.lifecycle.step import Limits, World, advance, counted, still_busy
 from fmsched.lifecycle.table import move

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import structlog
+
 from fmproto.kv import KV, StoreFull, StoreUnavailable
 
 log = structlog.get_logger(__name__)

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from fmsched.offline.local import LocalCluster
 
+from fmsched.offline.local import LocalCluster
 from tests.support.live import alive, live, manifest, ready, record, starts, state, until
 
 CRASHING = (sys.executable, "-m", "tests.support.crashing_scheduler")

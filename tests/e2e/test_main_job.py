@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from fmclient import Client, errors
 from fmproto.v1 import job_pb2 as pb
 from fmsched.offline.local import LocalCluster
-
 from tests.support.live import alive, live, manifest, ready, record, starts, state, until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import grpc
 import pytest
-from fmclient import Client
-from fmproto.v1 import scheduler_pb2 as pb
-from fmproto.v1 import scheduler_pb2_grpc
-from fmsched.offline.local import LocalCluster
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
+from fmclient import Client
+from fmproto.v1 import scheduler_pb2 as pb
+from fmproto.v1 import scheduler_pb2_grpc
+from fmsched.offline.local import LocalCluster
 from tests.support.live import live, manifest, state, until
 
 Live = tuple[LocalCluster, Client]

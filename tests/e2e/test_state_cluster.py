@@ -15,13 +15,13 @@ from pathlib import Path
 
 import grpc
 import pytest
+
 from fmclient import Client, errors
 from fmproto import keys
 from fmproto.channel import client_options
 from fmproto.v1 import job_pb2 as pb
 from fmproto.v1 import scheduler_pb2, scheduler_pb2_grpc
 from fmsched.offline.local import LocalCluster
-
 from tests.support.live import NODES, alive, live, manifest, ready, record, starts, state, until
 
 

@@ -6,10 +6,10 @@ import string
 import time
 
 import pytest
-from fmsched.manifest import Fault, Manifest, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fmsched.manifest import Fault, Manifest, parse
 from tests.support.manifests import GOOD
 
 LIMIT_S = 2.0  # of one text; far above what is measured, since the machine is shared

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from fmproto.yamltext import Fault
-from fmsched.topology.clusterfile import ClusterFile, parse, to_snapshot
-from fmsched.topology.clustertext import write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fmproto.yamltext import Fault
+from fmsched.topology.clusterfile import ClusterFile, parse, to_snapshot
+from fmsched.topology.clustertext import write
 from tests.unit.test_topology_clusterfile import FULL
 
 words = st.text(min_size=1, max_size=12).filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))

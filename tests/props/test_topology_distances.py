@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given, settings
+
 from fmsched.model.fabric import UNREACHABLE_HOPS, Fabric
 from fmsched.model.hardware import Node
 from fmsched.topology.graph import build_topology
-from hypothesis import given, settings
-
 from tests.support.fabrics import brute_force, fabrics, fat_trees, rail_fabrics
 
 

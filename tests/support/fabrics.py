@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 
 import networkx as nx
+from hypothesis import strategies as st
+
 from fmsched.model.fabric import UNREACHABLE_HOPS, Fabric, Link, Switch
 from fmsched.model.hardware import GpuSpec, HcaSpec, Node, NodeShape
-from hypothesis import strategies as st
 
 SHAPE = NodeShape(
     name="one-gpu",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from fmsched.config import Config, ConfigError, load
 
 SAMPLE = Path(__file__).resolve().parents[2] / "deploy/scheduler.toml"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from fmsched.lifecycle.step import Limits, NodeState, World, advance, still_busy
 from fmsched.model.hardware import GpuId
 from fmsched.model.record import Job, Phase, RunPhase, State
-
 from tests.support.jobs import decision, job, run, spec
 
 READY = {"n1": NodeState.READY, "n2": NodeState.READY}

@@ -6,9 +6,9 @@ import itertools
 import re
 
 import pytest
+
 from fmsched.lifecycle.table import EVENTS_MAX, NEXT, InvalidTransition, mermaid, move, submitted
 from fmsched.model.record import State
-
 from tests.support.jobs import status
 
 

@@ -7,10 +7,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from fmsched.manifest import Manifest, parse, request, summary
 from fmsched.manifest.job import Checkpoint, Parallelism
 from fmsched.model.job import GroupKind, Reach, ResourceGroup
-
 from tests.support.manifests import GOOD
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

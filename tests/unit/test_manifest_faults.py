@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from fmsched.manifest import Fault, Manifest, parse
 
+from fmsched.manifest import Fault, Manifest, parse
 from tests.support.manifests import GOOD, spoiled, with_spec
 
 GROUP = "spec.resourceGroups[0]"

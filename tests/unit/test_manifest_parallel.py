@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from fmsched.manifest import Manifest, parse
 from fmsched.model.job import GroupKind
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from fmsched.offline import plan, topo
 from fmsched.offline.errors import OfflineError
 

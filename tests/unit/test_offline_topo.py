@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from fmsched.offline import topo
 from fmsched.offline.errors import OfflineError
 from fmsched.topology.clusterfile import ClusterFile, parse

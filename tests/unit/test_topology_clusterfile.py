@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from fmproto.nodetypes import builtin_types
 from fmsched.model.hardware import GpuId
 from fmsched.model.snapshot import Snapshot

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from fmproto.described import DescriptionError, describe_node
 from fmproto.nodetypes import builtin_types
 from fmproto.v1 import hardware_pb2

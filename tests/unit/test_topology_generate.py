@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from fmsched.topology.clusterfile import ClusterFile, parse, to_snapshot
 from fmsched.topology.generate import Plan, generate
 

@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 import pytest
+
 from fmsched.model.fabric import UNREACHABLE_HOPS, Fabric, Link, Switch
 from fmsched.topology.graph import build_topology, switch_graph
-
 from tests.support.fabrics import node
 
 #        spine

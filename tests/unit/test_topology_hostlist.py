@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from fmproto.hostlist import EXPANDED_MAX, expand, fold
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fmproto.hostlist import EXPANDED_MAX, expand, fold
 
 
 @pytest.mark.parametrize(

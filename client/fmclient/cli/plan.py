@@ -80,7 +80,9 @@ def rank_lines(ranks: list[dict[str, Any]]) -> list[str]:
 def objective_lines(objective: dict[str, Any]) -> list[str]:
     """What was minimised, the most important term first: the weights only order them, and are left to `-o json`."""
     gap = float(objective.get("gap") or 0.0)
-    proof = "proven: no placement is better" if objective.get("optimal") else f"within {max(gap, 1e-6):.2%} of the proven bound"
+    proof = (
+        "proven: no placement is better" if objective.get("optimal") else f"within {max(gap, 1e-6):.2%} of the proven bound"
+    )
     terms = [(str(term["name"]), float(term.get("value") or 0.0)) for term in objective.get("terms") or ()]
     width = max((len(f"{amount:g}") for _, amount in terms if amount), default=0)
     lines = [f"  {proof}; minimised, in this order:"]

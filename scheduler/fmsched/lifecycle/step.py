@@ -238,7 +238,9 @@ def _go_on(job: Job, decision: Decision, world: World) -> Next:
     status = job.status
     if not decision.start:
         if status.state is State.COMMITTED:
-            status = move(status, State.PREPARING, world.now_ms, f"preparing on {counted(len(decision.placement.nodes), 'node')}")
+            status = move(
+                status, State.PREPARING, world.now_ms, f"preparing on {counted(len(decision.placement.nodes), 'node')}"
+            )
         ready = len(runs) == len(decision.placement.nodes) and all(r.phase is RunPhase.PREPARED for r in runs.values())
         if not ready:
             return Next(status, decision, Phase.PREPARE)

@@ -5,7 +5,6 @@ Nothing here may import numpy, networkx or ortools: `fmctl validate` must answer
 """
 
 from fmproto.yamltext import Fault
-
 from fmsched.manifest.job import Manifest, SumLine, Template, request, summary
 from fmsched.manifest.reader import parse
 

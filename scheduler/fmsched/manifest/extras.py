@@ -6,7 +6,6 @@ import re
 
 from fmproto.fields import Fields, nearest
 from fmproto.yamltext import Items, Scalar, Table, Tree, describe, join
-
 from fmsched.manifest.job import DEFAULT_PRIORITY_CLASS, PRIORITIES, Checkpoint, ModelSizes, Parallelism, Template
 
 DEGREE_MAX = 100_000

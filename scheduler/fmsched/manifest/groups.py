@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from fmproto.fields import Fields
 from fmproto.yamltext import Items, Scalar, Table, Tree
-
 from fmsched.model.job import GroupKind, Reach, ResourceGroup
 
 GROUPS_MAX = 256

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from fmproto.fields import Faults, Fields, TooManyFaultsError
 from fmproto.yamltext import Fault, Limits, load
-
 from fmsched.manifest.extras import (
     DEGREE_MAX,
     read_checkpoint,

@@ -197,7 +197,9 @@ class LocalCluster:
         """Raises LocalClusterError where a started part has died."""
         for part in self.parts.values():
             if part.process is not None and not part.alive():
-                raise LocalClusterError(f"{part.name} ended with {part.process.returncode}; the end of its log:\n{part.tail()}")
+                raise LocalClusterError(
+                    f"{part.name} ended with {part.process.returncode}; the end of its log:\n{part.tail()}"
+                )
 
     def _start(self, name: str, address: str) -> Part:
         part = self.parts[name]

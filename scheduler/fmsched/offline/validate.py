@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fmproto.v1 import scheduler_pb2
-
 from fmsched.manifest import Manifest, parse, summary
 
 

@@ -96,7 +96,10 @@ def _free(snapshot: Snapshot, request: Request) -> tuple[str, str, str]:
     free: Counter[str] = Counter()
     for node, mask in zip(snapshot.topology.nodes, free_masks(snapshot), strict=True):
         free.update(node.shape.gpus[i].family for i in mask_indices(mask) if node.shape.gpus[i].family in total)
-    best = ", ".join(f"{free[family]} of {count} {family.upper()} free" for family, count in sorted(total.items())) or "no such GPU"
+    best = (
+        ", ".join(f"{free[family]} of {count} {family.upper()} free" for family, count in sorted(total.items()))
+        or "no such GPU"
+    )
     holders: Counter[str] = Counter()
     for gpu, job in snapshot.held.items():
         if gpu.node in snapshot.topology.index:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fmproto.v1 import scheduler_pb2 as pb
-
 from fmsched.lifecycle.step import NodeState
 from fmsched.loop import Scheduler
 from fmsched.model.hardware import JobId, NodeName

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 import grpc
-from fmproto.v1 import scheduler_pb2 as pb
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
+
+from fmproto.v1 import scheduler_pb2 as pb
 
 LEADER_METADATA = "fmsched-leader"
 DETAILS_METADATA = "grpc-status-details-bin"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import structlog
-from fmproto.kv import StoreFull, StoreUnavailable
 
+from fmproto.kv import StoreFull, StoreUnavailable
 from fmsched.loop import Scheduler
 from fmsched.model.hardware import JobId
 

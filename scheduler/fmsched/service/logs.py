@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
+
 from fmproto.channel import client_options
 from fmproto.v1 import agent_pb2, agent_pb2_grpc
 from fmproto.v1 import scheduler_pb2 as pb
-
 from fmsched.loop import Scheduler
 from fmsched.model.hardware import JobId, NodeName
 from fmsched.service.errors import ServiceError, not_found

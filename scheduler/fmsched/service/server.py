@@ -7,17 +7,17 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import fmproto
 import grpc
 import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+import fmproto
 from fmproto.channel import server_options
 from fmproto.kv import Conflict, StoreFull, StoreUnavailable
 from fmproto.v1 import hardware_pb2 as hw
 from fmproto.v1 import scheduler_pb2 as pb
 from fmproto.v1 import scheduler_pb2_grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
-
 from fmsched.loop import Scheduler
 from fmsched.model.hardware import JobId
 from fmsched.service.answers import Answers

@@ -7,10 +7,10 @@ import json
 import re
 
 import grpc
+
 from fmproto.kv import Conflict
 from fmproto.v1 import job_pb2
 from fmproto.v1 import scheduler_pb2 as pb
-
 from fmsched.lifecycle.table import submitted
 from fmsched.loop import Scheduler
 from fmsched.manifest import Manifest, parse, request, summary
@@ -154,4 +154,3 @@ class Submit:
         nodes = len(snapshot.topology.nodes)
         gpus = sum(len(node.shape.gpus) for node in snapshot.topology.nodes)
         return json.dumps(plan_json(asked, verdict, seconds, nodes, gpus))
-

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from fmproto.v1 import hardware_pb2 as hw
 from fmproto.v1 import job_pb2 as pb
-
 from fmsched.model.fabric import Fabric, Link, Switch
 from fmsched.model.hardware import GpuSpec, HcaSpec, Node, NodeShape
 from fmsched.model.job import GroupKind, Reach, Request, ResourceGroup

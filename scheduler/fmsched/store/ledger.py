@@ -11,7 +11,6 @@ from fmproto import keys
 from fmproto.kv import KV, OPERATIONS_MAX, Conflict, Delete, Guard, Op, Put
 from fmproto.v1 import hardware_pb2 as hw
 from fmproto.v1 import job_pb2 as pb
-
 from fmsched.model.hardware import JobId
 from fmsched.model.record import Decision, Job, Phase, Status
 from fmsched.store import codec

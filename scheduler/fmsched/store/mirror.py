@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
+from google.protobuf.message import DecodeError
+
 from fmproto import keys
 from fmproto.kv import Changes, Entry, Guard, Resync
 from fmproto.v1 import hardware_pb2 as hw
 from fmproto.v1 import job_pb2 as pb
-from google.protobuf.message import DecodeError
-
 from fmsched.model.hardware import JobId, NodeName
 from fmsched.model.record import Decision, Job, Order, Run, Spec, Status
 from fmsched.store import codec

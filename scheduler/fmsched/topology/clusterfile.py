@@ -15,7 +15,6 @@ from fmproto.fields import Faults, Fields, TooManyFaultsError, name_hint
 from fmproto.hostlist import expand, split
 from fmproto.nodetypes import GBPS_MAX, NodeType
 from fmproto.yamltext import Fault, Items, Scalar, Table, Tree, describe, join, shown
-
 from fmsched.model.fabric import Fabric, Link, Switch
 from fmsched.model.hardware import GpuId, GpuSpec, HcaSpec, JobId, Node, NodeName, NodeShape
 from fmsched.model.snapshot import Snapshot

@@ -9,7 +9,6 @@ import re
 from fmproto.described import API_VERSION, KIND, NodeEntry
 from fmproto.nodetypes import GpuType, HcaType, NodeType
 from fmproto.yamltext import Scalar
-
 from fmsched.topology.clusterfile import ClusterFile, LinkRow
 
 # Needs no quotes inside {...} or [...] either.

@@ -10,7 +10,6 @@ from typing import Protocol
 from fmproto.described import API_VERSION, KIND
 from fmproto.hostlist import fold
 from fmproto.nodetypes import NodeType, builtin_types
-
 from fmsched.topology.clusterfile import CABLES_MAX
 
 PODS_MAX = LEAVES_MAX = NODES_PER_LEAF_MAX = 1000

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 import numpy.typing as npt
-from fmproto.hostlist import fold
 
+from fmproto.hostlist import fold
 from fmsched.model.fabric import UNREACHABLE_HOPS, Fabric, Topology
 from fmsched.model.hardware import Node
 
