@@ -105,13 +105,16 @@ class Part:
 
 @dataclass(slots=True)
 class LocalCluster:
-    """Use as a context manager. `agent` and `scheduler` are TOML tables that go into the parts' configuration files."""
+    """Use as a context manager. `agent` and `scheduler` are TOML tables that go into the parts' configuration files. `etcd` is the
+    [etcd] table of all of them where an etcd runs already; without it the cluster starts its own.
+    """
 
     root: Path
     cluster_file: Path
     nodes: Sequence[str]
     agent: Mapping[str, object] = field(default_factory=dict)
     scheduler: Mapping[str, object] = field(default_factory=dict)
+    etcd: Mapping[str, object] = field(default_factory=dict)
     etcd_flags: Sequence[str] = ()
     etcd_binary: Path | None = None
     server: str = ""
@@ -121,7 +124,8 @@ class LocalCluster:
     def __enter__(self) -> LocalCluster:
         self.root.mkdir(parents=True, exist_ok=True)
         try:
-            self.start_etcd()
+            if not self.etcd:
+                self.start_etcd()
             self.start_scheduler()
             for node in self.nodes:
                 self.start_agent(node)
@@ -159,9 +163,7 @@ class LocalCluster:
             self.server = f"{self.server},{listen}" if self.server else listen
             config = self.root / f"{name}.toml"
             table = {"name": name, "listen": listen, "fabric": str(self.cluster_file), **self.scheduler}
-            config.write_text(
-                _toml({**table, "etcd": {"endpoints": [self.etcd_endpoint], **_table(table.pop("etcd", {}))}})
-            )
+            config.write_text(_toml({**table, "etcd": self._etcd_table(table.pop("etcd", {}))}))
             command = [*(program or (sys.executable, "-m", "fmsched")), "--config", str(config)]
             self.parts[name] = Part(name, command, self.root / f"{name}.log")
             self.parts[name].command.append(f"--listen={listen}")
@@ -180,9 +182,7 @@ class LocalCluster:
                 "hardware": str(self.cluster_file),
                 **self.agent,
             }
-            config.write_text(
-                _toml({**table, "etcd": {"endpoints": [self.etcd_endpoint], **_table(table.pop("etcd", {}))}})
-            )
+            config.write_text(_toml({**table, "etcd": self._etcd_table(table.pop("etcd", {}))}))
             self.parts[name] = Part(
                 name, [sys.executable, "-m", "fmagent", "--config", str(config)], self.root / f"{name}.log"
             )
@@ -192,6 +192,9 @@ class LocalCluster:
 
     def part(self, name: str) -> Part:
         return self.parts[name]
+
+    def _etcd_table(self, own: object) -> dict[str, object]:
+        return {"endpoints": [self.etcd_endpoint], **self.etcd, **(own if isinstance(own, Mapping) else {})}
 
     def check(self) -> None:
         """Raises LocalClusterError where a started part has died."""
@@ -251,10 +254,6 @@ def _mentions(pid: int, mark: bytes) -> bool:
         )
     except OSError:
         return False
-
-
-def _table(value: object) -> dict[str, object]:
-    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def _toml(table: Mapping[str, object]) -> str:
