@@ -6,7 +6,7 @@ A write that raises StoreUnavailable has an unknown result: read before writing 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -119,7 +119,7 @@ class KV(Protocol):
         OPERATIONS_MAX guards or operations."""
         ...
 
-    def follow(self, prefix: str) -> AsyncIterator[Resync | Changes]:
+    def follow(self, prefix: str) -> AsyncGenerator[Resync | Changes, None]:
         """First a Resync, then Changes for ever. Survives lost connections, frozen servers and compaction by itself: it
         resumes from its revision, and sends a new Resync where it cannot. While the store is unreachable it sends
         nothing; while it is reachable it sends at least an empty Changes every few seconds."""

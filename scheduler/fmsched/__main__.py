@@ -150,10 +150,15 @@ class Process:
                 await asyncio.sleep(LEAD_RETRY_S)
 
     async def _lead(self, leadership: Leadership) -> None:
+        """Returns when the leadership is over by the store's word."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.scheduler.lead(leadership))
-            tasks.create_task(keep_store(self._kv, self._config.etcd.quota_bytes))
-            tasks.create_task(self._publish_fabric())
+            beside = [
+                tasks.create_task(keep_store(self._kv, self._config.etcd.quota_bytes)),
+                tasks.create_task(self._publish_fabric()),
+            ]
+            await self.scheduler.lead(leadership)
+            for task in beside:
+                task.cancel()
 
     async def _publish_fabric(self) -> None:
         if self._cluster is None:

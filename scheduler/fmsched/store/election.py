@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import cast
 
 from fmproto import keys
 from fmproto.kv import KV, Changes, Conflict, Entry, Guard, LeaseGone, Put, Resync, StoreFull, StoreUnavailable
@@ -99,8 +97,7 @@ class Election:
 
     async def _first(self, candidacy: Leadership) -> bool:
         """Until no older candidate is left; False where this one's own key went first."""
-        # Every adapter's follow is an async generator; the port promises only the iterator.
-        items = cast("AsyncGenerator[Resync | Changes, None]", self._kv.follow(keys.ELECTION))
+        items = self._kv.follow(keys.ELECTION)
         standing: dict[str, int] = {}
         async with aclosing(items):
             async for item in items:
