@@ -21,6 +21,9 @@ from fmproto.v1 import hardware_pb2 as hw
 # keeps only the newest value of each key meanwhile.
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 5.0
 LEASE_TTL_PERIODS = 3
+# A create that was sent long ago may be applied after its key was created and deleted again: its guard, "absent", holds once more.
+# Nobody would notice, so what the store holds is read again this often.
+READ_EVERY_BEATS = 10
 
 
 T = TypeVar("T")
@@ -205,6 +208,8 @@ class Register:
             state = self._keys[key]
             state.stored = value
             state.revision = answer if value is not None else 0
+            if state.wanted != value and key != self._alive:
+                self._dirty.set()  # wished for while this write was under way, when it seemed to be stored already
             if value is None and state.wanted is None:
                 del self._keys[key]
         self._on_stored()
@@ -228,9 +233,11 @@ class Register:
         if not self._lease:
             await self._unless_full(self._grant())
         await self._kv.renew(self._lease)
+        self._beat += 1
+        if self._beat % READ_EVERY_BEATS == 0:
+            self._read = False
         await self._read_back()
         self._keys.setdefault(self._alive, _Key())
-        self._beat += 1
         alive = hw.Alive(node=self._node, session=self._session, beat=self._beat, period_s=self._period_s)
         value = (self._alive, alive.SerializeToString(deterministic=True), self._lease)
         sent_s = asyncio.get_running_loop().time()

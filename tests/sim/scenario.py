@@ -11,6 +11,8 @@ from fmproto.v1 import job_pb2 as pb
 from tests.sim.network import Weather
 from tests.sim.nodes import PreparePlan, RankPlan
 
+# Unix time at the start, ms.
+WALL_START_MS = 1_700_000_000_000
 # Seconds of virtual time. Faults come before CALM_S, then everything is healed and has SETTLE_S to come to its end.
 CALM_S = 32.0
 SETTLE_S = 120.0

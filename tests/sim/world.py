@@ -18,31 +18,29 @@ import structlog
 
 from fmagent.loop import AgentLoop
 from fmproto import keys
-from fmproto.kv import Change, Put, StoreFull, StoreUnavailable
+from fmproto.kv import Change, Put
 from fmproto.v1 import hardware_pb2 as hw
-from fmsched.lifecycle.table import submitted
 from fmsched.loop import Scheduler
-from fmsched.model.record import State
 from fmsched.store.ledger import Ledger
 from fmsched.store.memory import MemoryStore
+from tests.sim.clients import Clients
 from tests.sim.clock import OWNER, Livelock, Process, VirtualLoop
 from tests.sim.ending import Ending
-from tests.sim.network import FaultyKV, Fuse, Host, Network, Request, done_at_once
+from tests.sim.faults import SILENCE_MAX_S, Faults
+from tests.sim.network import FaultyKV, Host, Network, Request, done_at_once
 from tests.sim.nodes import FenceRule, Node, SimDevices, SimRunner
 from tests.sim.programs import FENCE_AFTER_S, FENCE_GRACE_S, SchedulerProgram, agent_settings
 from tests.sim.safety import Safety
-from tests.sim.scenario import CALM_S, SETTLE_S, Fault, JobPlan, Scenario, SeededScript
+from tests.sim.scenario import CALM_S, SETTLE_S, WALL_START_MS, Scenario, SeededScript
 from tests.sim.story import shown
 
-WALL_START_MS = 1_700_000_000_000
 # How long a rank may live after the order to stop: its node may be cut off until the fence, or its watch be silent; then comes the
 # job's grace. The rest is latency and ticks.
-SILENCE_MAX_S = 4.0
 LINGER_MAX_S = max(FENCE_AFTER_S, SILENCE_MAX_S) + 3.0 + 3.0
 # Events kept for the report of a failing seed.
 EVENTS_KEPT = 120
-# A client's patience with one call, and its pause between calls, seconds.
-CALL_S, RETRY_S = 2.0, 0.3
+# Rounds of cancelling at the end of a run, after which a task counts as one that cannot be cancelled.
+UNWIND_ROUNDS_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +93,19 @@ class World:
         self.loop.set_exception_handler(self._loop_error)
         self.violation = ""
         self.store = MemoryStore()
-        self.network = Network(self.loop, self.store, plan.weather, self._requested, self._kill)
+        self.network = Network(self.loop, self.store, plan.weather, self._requested, self.kill)
         self.safety = Safety(self.store, self.loop.time, self.wrong, LINGER_MAX_S)
         self.safety.on_change = self._changed
         self.script = SeededScript(plan)
         self.schedulers = [self._scheduler_seat(f"s{i}") for i in range(plan.schedulers)]
         self.agents = [self._agent_seat(inventory) for inventory in plan.inventories]
         self.ending = Ending(self.store, self.safety, [seat.node for seat in self.agents if seat.node], plan)
-        self._client = Process("client")
-        self._processes = [self._client]
+        self.clients = Clients(self)
+        self._faults = Faults(self)
+        self._processes = [self.clients.process]
         self._events: deque[tuple[float, tuple[object, ...]]] = deque(maxlen=EVENTS_KEPT)
         self._hash = hashlib.blake2b(digest_size=16)
         self._ranks_started = 0
-        self._drained: set[str] = set()
 
     # --- what is told to the world
 
@@ -201,7 +199,8 @@ class World:
         error = task.exception() if not task.cancelled() else None
         self.wrong(f"{process.name} ended by itself: {_story(error)}")
 
-    def _kill(self, process: Process) -> None:
+    def kill(self, process: Process) -> None:
+        """As kill -9. It is started again some seconds later."""
         if not process.dead:
             self.note("killed", process.name)
             process.dead = True
@@ -240,10 +239,10 @@ class World:
         for seat in (*self.agents, *self.schedulers):
             self.loop.later(rng.random() * 0.5, seat.start)
         for job in self.plan.jobs:
-            self.loop.spawn(self._client, self._use(job))
+            self.loop.spawn(self.clients.process, self.clients.use(job))
         for fault in self.plan.faults:
-            self.loop.later(fault.at_s, self._strike, fault)
-        self.loop.later(CALM_S, self._heal)
+            self.loop.later(fault.at_s, self._faults.strike, fault)
+        self.loop.later(CALM_S, self._faults.heal)
         self.loop.later(1.0, self._every_second)
 
     def _every_second(self) -> None:
@@ -265,7 +264,7 @@ class World:
             seat.node.over = True
         loop = self.loop
         loop.forget_timers()
-        for _ in range(50):
+        for _ in range(UNWIND_ROUNDS_MAX):
             for process in self._processes:
                 process.dead = process.paused = False
                 loop.thaw(process)
@@ -274,186 +273,8 @@ class World:
             loop.run_forever()
             if not loop.tasks:
                 break
+        assert not loop.tasks, f"cancelled, and still there: {loop.tasks}"
         loop.close()
-
-    # --- faults
-
-    def _strike(self, fault: Fault) -> None:
-        self.note("fault", fault.kind)
-        getattr(self, f"_{fault.kind}")(fault)
-
-    def _pick(self, seats: list[Seat], fault: Fault) -> Seat:
-        return seats[int(fault.victim * len(seats))]
-
-    def _kill_scheduler(self, fault: Fault) -> None:
-        self._kill(self._pick(self.schedulers, fault).process)
-
-    def _kill_agent(self, fault: Fault) -> None:
-        self._kill(self._pick(self.agents, fault).process)
-
-    def _fuse_scheduler(self, fault: Fault) -> None:
-        self._fuse(self._pick(self.schedulers, fault), fault)
-
-    def _fuse_agent(self, fault: Fault) -> None:
-        self._fuse(self._pick(self.agents, fault), fault)
-
-    def _fuse(self, seat: Seat, fault: Fault) -> None:
-        if seat.kv is not None and seat.alive:
-            calls = 1 + int(fault.size * 40)
-            seat.kv.fuse = Fuse(calls, after=calls % 2 == 0)
-
-    def _pause_scheduler(self, fault: Fault) -> None:
-        self._pause(self._pick(self.schedulers, fault).process, 0.5 + 9 * fault.size)
-
-    def _pause_agent(self, fault: Fault) -> None:
-        self._pause(self._pick(self.agents, fault).process, 0.5 + 12 * fault.size)
-
-    def _pause(self, process: Process, for_s: float) -> None:
-        process.paused = True
-        self.loop.later(for_s, self._resume, process)
-
-    def _resume(self, process: Process) -> None:
-        if process.paused:
-            self.note("resumed", process.name)
-            process.paused = False
-            if not process.dead:
-                self.loop.thaw(process)
-
-    def _cut_scheduler(self, fault: Fault) -> None:
-        self._cut(self._pick(self.schedulers, fault).host, 0.3 + 8 * fault.size)
-
-    def _cut_node(self, fault: Fault) -> None:
-        self._cut(self._pick(self.agents, fault).host, 0.3 + 14 * fault.size)
-
-    def _cut(self, host: Host, for_s: float) -> None:
-        host.set(cut=True)
-        self.loop.later(for_s, lambda: host.set(cut=False))
-
-    def _silence_scheduler(self, fault: Fault) -> None:
-        self._silence(self._pick(self.schedulers, fault).host, SILENCE_MAX_S * fault.size)
-
-    def _silence_node(self, fault: Fault) -> None:
-        self._silence(self._pick(self.agents, fault).host, SILENCE_MAX_S * fault.size)
-
-    def _silence(self, host: Host, for_s: float) -> None:
-        host.set(silent=True)
-        self.loop.later(for_s, lambda: host.set(silent=False))
-
-    def _power_cut(self, fault: Fault) -> None:
-        seat = self._pick(self.agents, fault)
-        assert seat.node is not None
-        seat.process.dead = True
-        seat.node.power_off()
-        self.loop.later(0.5 + 16 * fault.size, self._power_on, seat)
-
-    def _power_on(self, seat: Seat) -> None:
-        assert seat.node is not None
-        if not seat.node.powered:
-            seat.node.powered = True
-            seat.start()
-
-    def _kill_supervisor(self, fault: Fault) -> None:
-        node = self._pick(self.agents, fault).node
-        assert node is not None
-        runs = [run for run in node.disk.runs.values() if not run.gone]
-        if runs:
-            node.kill_supervisor(runs[int(fault.size * len(runs))], "its supervisor was killed")
-
-    def _fail_gpu(self, fault: Fault) -> None:
-        node = self._pick(self.agents, fault).node
-        assert node is not None
-        index = int(fault.size * len(node.inventory.gpus))
-        node.fail_gpu(index, "XID 79")
-        if fault.victim * 100 % 1 < 0.5:  # else it stays as it is to the end
-            self.loop.later(10.0, node.sick.clear)
-
-    def _drain(self, fault: Fault) -> None:
-        name = self._pick(self.agents, fault).host.name
-        self.loop.spawn(self._client, self._set_drain(name, drained=True))
-        self.loop.later(1.0 + 10 * fault.size, lambda: self.loop.spawn(self._client, self._set_drain(name, drained=False)))
-
-    def _store_gone(self, fault: Fault) -> None:
-        self.store.reachable = False
-        self.loop.later(0.3 + (5 if fault.victim < 0.7 else 12) * fault.size, self._store_back)
-
-    def _store_back(self) -> None:
-        self.store.reachable = True
-        self.safety.catch_up()
-
-    def _store_full(self, fault: Fault) -> None:
-        self.store.full = True
-        self.loop.later(0.5 + 13 * fault.size, self._store_roomy)
-
-    def _store_roomy(self) -> None:
-        self.store.full = False
-
-    def _compact(self, fault: Fault) -> None:
-        if self.store.reachable:
-            self.safety.catch_up()
-            done_at_once(self.store.compact(max(1, self.safety.revision - int(fault.size * 5))))
-
-    def _heal(self) -> None:
-        self.note("heal")
-        self.network.calm = True
-        self._store_roomy()
-        self._store_back()
-        for seat in (*self.schedulers, *self.agents):
-            seat.host.set(cut=False, silent=False)
-            self._resume(seat.process)
-            if seat.kv is not None:
-                seat.kv.fuse = None
-            if seat.node is not None:
-                self._power_on(seat)
-                self.loop.spawn(self._client, self._set_drain(seat.host.name, drained=False))
-            if not seat.alive:
-                seat.start()
-
-    # --- clients
-
-    def _leader(self) -> Ledger | None:
-        return next((seat.ledger for seat in self.schedulers if seat.ledger is not None and not seat.process.paused), None)
-
-    async def _until(self, write: Callable[[Ledger], Coroutine[Any, Any, object]], done: Callable[[], bool]) -> None:
-        """Asks whoever leads, again and again, until the store shows it."""
-        while not done():
-            ledger = self._leader()
-            if ledger is not None:
-                try:
-                    async with asyncio.timeout(CALL_S):
-                        await write(ledger)
-                except (StoreUnavailable, StoreFull, TimeoutError):
-                    pass
-            if not done():
-                await asyncio.sleep(RETRY_S)
-
-    async def _use(self, job: JobPlan) -> None:
-        await asyncio.sleep(job.at_s)
-        spec, statuses = job.spec, self.safety.seen.statuses
-        spec.submitted_ms = WALL_START_MS + int(self.loop.time() * 1000)
-        await self._until(lambda ledger: ledger.submit(spec, submitted(spec.submitted_ms)), lambda: spec.id in statuses)
-        if job.cancel_s is not None:
-            await asyncio.sleep(job.cancel_s)
-        elif not spec.HasField("template"):
-            while statuses[spec.id].state is not State.RUNNING:
-                if statuses[spec.id].state.ended:
-                    return
-                await asyncio.sleep(RETRY_S)
-            await asyncio.sleep(job.hold_s)
-        else:
-            return
-        self.note("client: unwant", spec.id)
-        await self._until(lambda ledger: ledger.unwant(spec.id), lambda: self._absent(keys.job_wanted(spec.id)))
-
-    async def _set_drain(self, node: str, *, drained: bool) -> None:
-        key = keys.intent(node)
-        if drained:
-            intent = hw.NodeIntent(node=node, drained=True, reason="maintenance")
-            await self._until(lambda ledger: ledger.put_intent(intent), lambda: not self._absent(key) or self.network.calm)
-        else:
-            await self._until(lambda ledger: ledger.drop_intent(node), lambda: self._absent(key))
-
-    def _absent(self, key: str) -> bool:
-        return self.store.reachable and done_at_once(self.store.get(key)) is None
 
     def _story(self) -> tuple[str, ...]:
         return tuple(f"{at_s:9.3f} {_told(what)}" for at_s, what in self._events)

@@ -176,16 +176,18 @@ class Health(_message.Message):
     def __init__(self, node: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[DeviceHealth, _Mapping]]] = ..., hca_ports: _Optional[_Iterable[_Union[DeviceHealth, _Mapping]]] = ..., disks: _Optional[_Iterable[_Union[DeviceHealth, _Mapping]]] = ...) -> None: ...
 
 class Alive(_message.Message):
-    __slots__ = ("node", "session", "beat", "period_s")
+    __slots__ = ("node", "session", "beat", "period_s", "fence_s")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     PERIOD_S_FIELD_NUMBER: _ClassVar[int]
+    FENCE_S_FIELD_NUMBER: _ClassVar[int]
     node: str
     session: str
     beat: int
     period_s: float
-    def __init__(self, node: _Optional[str] = ..., session: _Optional[str] = ..., beat: _Optional[int] = ..., period_s: _Optional[float] = ...) -> None: ...
+    fence_s: float
+    def __init__(self, node: _Optional[str] = ..., session: _Optional[str] = ..., beat: _Optional[int] = ..., period_s: _Optional[float] = ..., fence_s: _Optional[float] = ...) -> None: ...
 
 class Switch(_message.Message):
     __slots__ = ("name", "level")
