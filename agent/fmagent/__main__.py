@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmagent.config import AgentConfig, ConfigError, arguments_of, load
 from fmproto import __version__
+from fmproto.tls import server_tls
 
 if TYPE_CHECKING:
     from fmagent.devices.port import Devices
@@ -54,15 +54,19 @@ def make_log(level: str) -> Log:
     return log
 
 
-def make_devices(config: AgentConfig) -> Devices:
+def make_devices(config: AgentConfig, log: Log) -> Devices:
     """Raises ValueError and OSError for a description that cannot be used."""
     if config.hardware:
         from fmagent.devices.described import DescribedDevices
 
         return DescribedDevices(Path(config.hardware), config.node)
+    from fmagent.devices.presence import Presence
     from fmagent.devices.real import RealDevices
 
-    return RealDevices(config.node, config.nvml_timeout_s, config.socket_interface, Path(config.state_dir) / "gpus.pb")
+    presence = Presence(Path(config.state_dir) / "gpus.pb")
+    if presence.fault:
+        log.warning("the record of known GPUs cannot be read and begins anew", node=config.node, error=presence.fault)
+    return RealDevices(config.node, config.nvml_timeout_s, config.socket_interface, presence)
 
 
 def make_store(config: AgentConfig) -> Etcd:
@@ -91,13 +95,13 @@ async def run(config: AgentConfig) -> int:
     """Until a signal. Raises ConfigError where the state directory, the description or the address cannot be used."""
     from fmagent import systemd
     from fmagent.devices.host import interfaces, network_of
+    from fmagent.identity import session_of
     from fmagent.logs import AgentServicer, serve
     from fmagent.loop import AgentLoop, AgentSettings
     from fmagent.runner.lock import hold_state_dir
     from fmagent.runner.process import ProcessLimits, ProcessRunner
 
     state_dir = Path(config.state_dir)
-    session = secrets.token_hex(8)
     log = make_log(config.log_level)
     limits = ProcessLimits(
         port_first=config.port_first,
@@ -111,10 +115,12 @@ async def run(config: AgentConfig) -> int:
     with contextlib.ExitStack() as stack:
         with setting_up():
             stack.enter_context(hold_state_dir(state_dir))
-            devices = make_devices(config)
+            session = session_of(state_dir)
+            devices = make_devices(config, log)
             runner = ProcessRunner(state_dir, config.node, limits)
             kv = make_store(config)
-            served = await serve(AgentServicer(runner, config.node, session), config.listen)
+            tls = server_tls(config.tls.cert, config.tls.key, config.tls.client_ca)
+            served = await serve(AgentServicer(runner, config.node, session), config.listen, tls)
         host = config.address or network_of(interfaces(), config.socket_interface).address
         settings = AgentSettings(
             node=config.node,

@@ -76,6 +76,7 @@ def _command(template: pb.Template) -> Command:
         env=tuple((pair.name, pair.value) for pair in template.env),
         working_dir=template.working_dir,
         image=template.image,
+        volumes=tuple(template.volumes),
     )
 
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
+from fmproto.tls import client_fault, server_fault
+
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Port = Annotated[int, msgspec.Meta(ge=1024, le=65535)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}$")]
@@ -32,11 +34,21 @@ class EtcdConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     password_file: str = ""
 
 
+class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the agent's own server. PEM files; TLS where `cert` and `key` are set; with `client_ca`, whoever asks must have a certificate
+    of it."""
+
+    cert: str = ""
+    key: str = ""
+    client_ca: str = ""
+
+
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """deploy/agent.toml explains each key. Times in seconds."""
 
     node: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
     etcd: EtcdConfig = EtcdConfig()
+    tls: TlsConfig = TlsConfig()
     state_dir: Annotated[str, msgspec.Meta(min_length=1)] = "/var/lib/fm-agent"
     listen: Address = "0.0.0.0:7072"
     advertise: str = ""
@@ -143,7 +155,7 @@ def _explain(message: str, content: dict[str, Any]) -> str:
             found = found.get(name)
     unknown = re.search(r"unknown field `(.+)`", what)
     if unknown:
-        table = EtcdConfig if names == ["etcd"] else AgentConfig
+        table = {"etcd": EtcdConfig, "tls": TlsConfig}.get(".".join(names), AgentConfig)
         known = sorted(get_type_hints(table))
         near = difflib.get_close_matches(unknown[1], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -162,8 +174,10 @@ def _check_together(config: AgentConfig, source: str) -> None:
     if config.fence_after_s < 2 * config.period_s:
         found = f"{config.fence_after_s:g}, period_s {config.period_s:g}"
         raise ConfigError(f"{source}: fence_after_s: found {found}; allowed: at least two periods")
-    if bool(config.etcd.cert) != bool(config.etcd.key):
-        raise ConfigError(f"{source}: etcd.cert, etcd.key: one of the two is missing")
+    etcd, tls = config.etcd, config.tls
+    fault = server_fault("tls", tls.cert, tls.key, tls.client_ca) or client_fault("etcd", etcd.ca, etcd.cert, etcd.key)
+    if fault:
+        raise ConfigError(f"{source}: {fault}")
     if bool(config.etcd.user) != bool(config.etcd.password_file):
         raise ConfigError(f"{source}: etcd.user, etcd.password_file: one of the two is missing")
 

@@ -15,6 +15,7 @@ from grpc_health.v1._async import HealthServicer
 
 from fmagent.runner import files, rundir
 from fmproto.channel import server_options
+from fmproto.tls import ServerTls
 from fmproto.v1 import agent_pb2, agent_pb2_grpc, scheduler_pb2
 
 # Of one message; a file is read in pieces of this size, so that a rank that writes much does not block the others.
@@ -143,15 +144,15 @@ class Served:
         await self.server.stop(grace_s)
 
 
-async def serve(servicer: AgentServicer, listen: str) -> Served:
-    """Raises OSError where the address cannot be listened on."""
+async def serve(servicer: AgentServicer, listen: str, tls: ServerTls | None = None) -> Served:
+    """Raises OSError where the address cannot be listened on, and ValueError for certificates that cannot be used."""
     server = grpc.aio.server(options=server_options())
     agent_pb2_grpc.add_AgentServicer_to_server(servicer, server)
     health = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     await health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
     try:
-        port = server.add_insecure_port(listen)
+        port = server.add_secure_port(listen, tls.credentials()) if tls else server.add_insecure_port(listen)
     except RuntimeError as error:
         raise OSError(f"cannot listen on {listen}: {error}") from error
     if port == 0:

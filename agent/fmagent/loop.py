@@ -11,7 +11,7 @@ from typing import Any
 
 from fmagent import codec
 from fmagent.codec import BadOrder
-from fmagent.devices.port import Devices
+from fmagent.devices.port import Devices, HoldersUnknown
 from fmagent.launch.environment import NodeFacts
 from fmagent.orders import Order, RunState, Stage
 from fmagent.reconcile import (
@@ -30,6 +30,7 @@ from fmagent.reconcile import (
     foreign,
     note,
     reconcile,
+    restored,
 )
 from fmagent.register import Log, Register
 from fmagent.runner.port import CannotPrepare, Runner
@@ -48,7 +49,7 @@ ATTEMPTS_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """`address` is what ranks on other nodes reach this node by, `agent_address` the agent's own gRPC server. Times in seconds."""
+    """`session` as in register.py: "IDENTITY/TOKEN". `address` is what ranks on other nodes reach this node by, `agent_address` the agent's own gRPC server. Times in seconds."""
 
     node: str
     session: str
@@ -75,11 +76,19 @@ class AgentLoop:
         self.ready = asyncio.Event()  # set once the devices were read, what ran was adopted, and the node is registered
         self.steps = 0  # rounds done: that it grows is the proof of life for a watchdog
         self._register = Register(
-            kv, settings.node, settings.session, settings.period_s, log, self._contacted, self._wake.set
+            kv,
+            settings.node,
+            settings.session,
+            settings.period_s,
+            settings.fence_after_s + settings.fence_grace_s,
+            log,
+            self._contacted,
+            self._wake.set,
         )
         self._orders: dict[str, Order] | None = None
         self._entries: dict[str, Entry] = {}
         self._seen = Seen()
+        self._seen_unsaved = False
         self._unreadable: frozenset[str] = frozenset()
         self._store_id: int | None = None
         self._memory_store_id = 0
@@ -159,6 +168,7 @@ class AgentLoop:
 
     def _take(self, item: Resync | Changes) -> None:
         if isinstance(item, Resync):
+            self._notice_restore(item.revision)
             self._entries = {entry.key: entry for entry in item.entries}
         else:
             if not item.changes and self._orders is not None:
@@ -182,6 +192,13 @@ class AgentLoop:
         self._orders, self._unreadable = orders, frozenset(unreadable)
         self._ignored = {job: reason for job, reason in self._ignored.items() if job in orders}
         self._wake.set()
+
+    def _notice_restore(self, revision: int) -> None:
+        reason = restored(self._seen, revision)
+        if reason:
+            self._log.warning("terms and attempts are forgotten", node=self._settings.node, term=self._seen.term, reason=reason)
+            self._seen = Seen()
+            self._seen_unsaved = True  # the store's revision will pass the remembered one: the next start would not notice
 
     async def _watch_devices(self) -> None:
         while True:
@@ -243,7 +260,7 @@ class AgentLoop:
         runs = await self._runner.observe()
         self._report(runs)
         world = self._world(runs)
-        if world.seen != self._seen:
+        if world.seen != self._seen or self._seen_unsaved:
             await self._remember(world.seen)
         actions = reconcile(world)
         progress = [await self._try(action) for action in actions]
@@ -335,8 +352,7 @@ class AgentLoop:
             # The order is out of date: its successor, or its withdrawal, is under way.
             self._log.warning("the decision is of another attempt", **names)
             return False
-        strangers = foreign(await self._devices.holders(order.gpus), await self._runner.processes())
-        fault = strangers or await self._remember_attempt(order)
+        fault = await self._strangers(order) or await self._remember_attempt(order)
         try:
             if fault:
                 raise CannotPrepare(fault, device_fault=True)
@@ -347,6 +363,13 @@ class AgentLoop:
         else:
             self._log.info("prepare", **names, ranks=len(order.ranks))
         return True
+
+    async def _strangers(self, order: Order) -> str:
+        """Why the GPUs cannot be taken, or empty: somebody uses one, or whether anybody does cannot be read."""
+        try:
+            return foreign(await self._devices.holders(order.gpus), await self._runner.processes())
+        except HoldersUnknown as error:
+            return str(error)
 
     # --- memory --------------------------------------------------------------------------------------------------------
 
@@ -368,6 +391,7 @@ class AgentLoop:
         }
         try:
             await self._runner.remember(memory)
+            self._seen_unsaved = False
         except OSError as error:
             return f"cannot write the agent's memory: {error}"
         return ""

@@ -39,6 +39,7 @@ class Command:
     env: tuple[tuple[str, str], ...] = ()
     working_dir: str = ""
     image: str = ""
+    volumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

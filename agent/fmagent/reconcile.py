@@ -4,7 +4,8 @@ Rules that hold throughout, each with a table in tests/unit/test_agent_reconcile
 - An absent order stops its run, but only in a synchronised view: a silent scheduler is not an empty desire.
 - No process before its report stands in the store (write-ahead), none over a GPU that another local run still holds.
 - A run is forgotten, and its report withdrawn, only when no process of it is left.
-- Orders that were written after a newer term was seen, or with a lower attempt, change nothing.
+- Orders that were written after a newer term was seen, or with a lower attempt, start nothing; where no run here could make sense of
+  them, their job is told so.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fmagent.orders import Order, RunState, Stage
+
+BARE = "this agent runs bare processes only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ def reconcile(world: World) -> tuple[Action, ...]:
         run = runs.get(order.job)
         stale = _stale(order, run, world.seen)
         if stale:
-            actions.append(Ignore(order, stale))
+            actions += _refused_as_stale(order, run, world, stale)
         elif run is not None and run.attempt < order.attempt:
             actions += _unwanted(run, f"attempt {order.attempt} was ordered")
         elif run is not None:
@@ -173,6 +176,17 @@ def _stale(order: Order, run: RunState | None, seen: Seen) -> str:
     if order.attempt < newest:
         return f"its attempt {order.attempt} is older than {newest}, which this node has begun"
     return ""
+
+
+def _refused_as_stale(order: Order, run: RunState | None, world: World, reason: str) -> Iterator[Action]:
+    """Silence would leave the job waiting for this node for ever: only a run, or a report of a newer attempt, says more."""
+    report = world.reports.get(order.job)
+    if run is not None or (report is not None and report.attempt > order.attempt):
+        yield Ignore(order, reason)
+    elif report is None or report.attempt < order.attempt or report.stage is Stage.PREPARING:
+        yield Decline(order, reason, device_fault=True)
+    elif report.stage not in {Stage.EXITED, Stage.REFUSED}:
+        yield DeclareLost(order, f"this node has no record of the run that it reported as {report.stage.value}")
 
 
 def _advance(order: Order, run: RunState, *, fenced: bool) -> Iterator[Action]:
@@ -207,7 +221,11 @@ def _fault(order: Order, world: World) -> Decline | None:
     if order.command is not None and not order.command.argv:
         return Decline(order, "template.command is empty: a bare process needs one", device_fault=False)
     if order.command is not None and order.command.image:
-        reason = f"template.image is {order.command.image!r}: this agent runs bare processes only"
+        reason = f"template.image is {order.command.image!r}: {BARE}, without an image"
+        return Decline(order, reason, device_fault=False)
+    if order.command is not None and order.command.volumes:
+        found = ", ".join(order.command.volumes)
+        reason = f"template.volumes is {found!r}: {BARE}, which see the node's own file systems and mount nothing"
         return Decline(order, reason, device_fault=False)
     if world.node_fault:
         return Decline(order, world.node_fault, device_fault=True)
@@ -238,6 +256,14 @@ def note(seen: Seen, orders: Mapping[str, Order]) -> Seen:
         if order.term > term:
             term, revision = order.term, order.revision
     return seen if term == seen.term else Seen(term, revision, seen.attempts)
+
+
+def restored(seen: Seen, revision: int) -> str:
+    """Why `seen` means nothing any more, or empty: the whole picture is of a `revision` before the one that a term was seen at, so the
+    store was put back to an earlier state. New leaders' terms, and attempts, count on from there."""
+    if revision < seen.term_revision:
+        return f"the store is at revision {revision}, and was at {seen.term_revision} before: it was restored from a backup"
+    return ""
 
 
 def foreign(holders: Mapping[str, tuple[int, ...]], own: frozenset[int]) -> str:

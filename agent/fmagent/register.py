@@ -2,7 +2,8 @@
 has lost it. Also the lease and the beat. Only ports: the store, the event loop's clock.
 
 Every write is guarded by the revision that the key was last seen at, so that a write whose answer was lost, and which is applied
-late, cannot undo a newer one; after an uncertain write the keys are read again.
+late, cannot undo a newer one; after an uncertain write the keys are read again. It is guarded by the alive key too: where another
+agent has taken this node's name (the rival), nothing of the node is written until the rival's lease has ended.
 """
 
 from __future__ import annotations
@@ -12,9 +13,23 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from google.protobuf.message import DecodeError
+
 from fmproto import keys
 from fmproto.etcd_faults import StoreReplaced
-from fmproto.kv import KV, OPERATIONS_MAX, Conflict, Delete, Guard, LeaseGone, Op, Put, StoreFull, StoreUnavailable
+from fmproto.kv import (
+    KV,
+    OPERATIONS_MAX,
+    Conflict,
+    Delete,
+    Entry,
+    Guard,
+    LeaseGone,
+    Op,
+    Put,
+    StoreFull,
+    StoreUnavailable,
+)
 from fmproto.v1 import hardware_pb2 as hw
 
 # Between tries of a write that failed, seconds; the pause doubles. No limit in number: the agent has nothing better to do, and
@@ -24,7 +39,8 @@ LEASE_TTL_PERIODS = 3
 # A create that was sent long ago may be applied after its key was created and deleted again: its guard, "absent", holds once more.
 # Nobody would notice, so what the store holds is read again this often.
 READ_EVERY_BEATS = 10
-
+# Between two lines about the same rival, seconds.
+RIVAL_LOG_S = 60.0
 
 T = TypeVar("T")
 
@@ -45,10 +61,15 @@ class _Key:
 
 
 class Register:
-    """`on_contact(sent_s)` is called for every beat that the store has taken, with the loop's time at which it was sent, and where
-    the store is there but takes none (full, replaced). Nothing else is contact: the scheduler counts this node's silence from its
-    beats, so the fence must count from them too, or ranks would outlive their gang's loss. `on_stored()` is called after every
-    change of what the store is known to hold."""
+    """`session` is "IDENTITY/TOKEN": the identity is that of host and state directory, the token new at every start. A session without
+    "/" names no identity, and is nobody's rival.
+
+    `on_contact(sent_s)` is called for every beat that the store has taken, with the loop's time at which it was sent, and where
+    the store is there but takes none because it is full. Nothing else is contact: the scheduler counts this node's silence from its
+    beats, so the fence must count from them too, or ranks would outlive their gang's loss. So a store that answers and is not the
+    one that was known (restored, replaced) is none, and neither is one in which a rival beats: in both, the gang may be placed again.
+    `on_stored()` is called after every change of what the store is known to hold. `fence_s`: within so long without contact, every
+    rank is gone; it is published."""
 
     def __init__(
         self,
@@ -56,6 +77,7 @@ class Register:
         node: str,
         session: str,
         period_s: float,
+        fence_s: float,
         log: Log,
         on_contact: Callable[[float], None],
         on_stored: Callable[[], None],
@@ -64,6 +86,7 @@ class Register:
         self._node = node
         self._session = session
         self._period_s = period_s
+        self._fence_s = fence_s
         self._log = log
         self._on_contact = on_contact
         self._on_stored = on_stored
@@ -73,6 +96,8 @@ class Register:
         self._dirty = asyncio.Event()
         self._turn = asyncio.Lock()  # one write of this node at a time: revisions are known between them
         self._read = False
+        self._rival = ""  # the session of the agent that has this node's name
+        self._rival_told_s = float("-inf")
         self._lease = 0
         self._beat = 0
         self._problem = ""
@@ -93,7 +118,7 @@ class Register:
 
     @property
     def was_read(self) -> bool:
-        """Whether what the store holds of this node is known."""
+        """Whether what the store holds of this node is known, and this agent is the one to say so: False while there is a rival."""
         return self._read
 
     def _want(self, key: str, value: bytes | None) -> None:
@@ -137,9 +162,11 @@ class Register:
         except StoreFull as error:
             self._tell("the store is full; running on, and trying again", what, error)
         except StoreReplaced as error:
-            self._on_contact(asyncio.get_running_loop().time())  # somebody answers: no partition, nothing to fence
+            self._read = False
             self._tell(
-                "this is not the store that was known; everything runs on; restart the agent to accept it", what, error
+                "this is not the store that was known: no contact, and the fence runs; restart the agent to accept it",
+                what,
+                error,
             )
         except StoreUnavailable as error:
             self._read = False  # what was sent may or may not have been applied
@@ -159,11 +186,14 @@ class Register:
     # --- one round -----------------------------------------------------------------------------------------------------
 
     async def _read_back(self) -> None:
-        """What the store holds of this node; a key that nobody here has an opinion on stays as it is."""
+        """What the store holds of this node; a key that nobody here has an opinion on stays as it is. Of a rival's keys nothing is
+        taken: they change until it is gone."""
         if self._read:
             return
         page = await self._kv.read(self._prefix)
         found = {entry.key: entry for entry in page.entries}
+        if self._is_rivals(found.get(self._alive)):
+            return
         for key in {*found, *self._keys}:
             known = key in self._keys
             state = self._keys.setdefault(key, _Key())
@@ -178,6 +208,8 @@ class Register:
 
     async def _flush(self) -> None:
         await self._read_back()
+        if self._rival:
+            return  # the beat finds out when it is gone
         # Deletes by themselves: a full store takes them, and refuses a transaction that puts as well.
         for deletes in (True, False):
             if not await self._flush_some(deletes=deletes):
@@ -189,7 +221,7 @@ class Register:
                 (key, state.wanted, 0)
                 for key, state in self._keys.items()
                 if key != self._alive and state.wanted != state.stored and (state.wanted is None) == deletes
-            ][:OPERATIONS_MAX]
+            ][: OPERATIONS_MAX - 1]  # one guard more than operations
             if not changed:
                 return True
             if not await self._write(changed):
@@ -197,7 +229,8 @@ class Register:
 
     async def _write(self, values: list[tuple[str, bytes | None, int]]) -> bool:
         """False where somebody else changed a key: then everything is read again."""
-        guards = [Guard(key, mod_revision=self._keys[key].revision) for key, _, _ in values]
+        guarded = dict.fromkeys([self._alive, *(key for key, _, _ in values)])
+        guards = [Guard(key, mod_revision=self._keys[key].revision if key in self._keys else 0) for key in guarded]
         ops: list[Op] = [Delete(key) if value is None else Put(key, value, lease) for key, value, lease in values]
         answer = await self._kv.write(guards, ops)
         if isinstance(answer, Conflict):
@@ -230,20 +263,26 @@ class Register:
                 raise StoreUnavailable(f"the lease of {self._alive} ends as soon as it is granted") from error
 
     async def _pulse_once(self) -> None:
-        if not self._lease:
-            await self._unless_full(self._grant())
-        await self._kv.renew(self._lease)
         self._beat += 1
         if self._beat % READ_EVERY_BEATS == 0:
             self._read = False
         await self._read_back()
+        if self._rival:
+            return
+        if not self._lease:
+            await self._unless_full(self._grant())
+        await self._kv.renew(self._lease)
         self._keys.setdefault(self._alive, _Key())
-        alive = hw.Alive(node=self._node, session=self._session, beat=self._beat, period_s=self._period_s)
+        alive = hw.Alive(
+            node=self._node, session=self._session, beat=self._beat, period_s=self._period_s, fence_s=self._fence_s
+        )
         value = (self._alive, alive.SerializeToString(deterministic=True), self._lease)
         sent_s = asyncio.get_running_loop().time()
         if not await self._unless_full(self._write([value])):
-            await self._tell_rival()
+            # An earlier lease ended, or somebody else wrote the key.
             await self._read_back()
+            if self._rival:
+                return
             sent_s = asyncio.get_running_loop().time()
             if not await self._unless_full(self._write([value])):
                 return
@@ -262,11 +301,30 @@ class Register:
     async def _grant(self) -> None:
         self._lease = await self._kv.grant(LEASE_TTL_PERIODS * self._period_s)
 
-    async def _tell_rival(self) -> None:
-        """The alive key is not as this agent left it: an earlier lease ended, or another agent claims to be this node."""
-        entry = await self._kv.get(self._alive)
-        if entry is None:
-            return
-        session = hw.Alive.FromString(entry.value).session
-        if session != self._session:
-            self._log.warning("another agent wrote this node's alive key", node=self._node, session=session)
+    def _is_rivals(self, entry: Entry | None) -> bool:
+        """Whether an agent of another identity holds the alive key under a lease: etcd deletes the key when the lease ends."""
+        session = _session_of(entry.value) if entry is not None and entry.lease else ""
+        identity, own = session.rpartition("/")[0], self._session.rpartition("/")[0]
+        if identity and own and identity != own:
+            now_s = asyncio.get_running_loop().time()
+            if session != self._rival or now_s - self._rival_told_s >= RIVAL_LOG_S:
+                self._rival_told_s = now_s
+                self._log.warning(
+                    "another agent has this node's name: this one follows no orders; give each host its own `node`",
+                    node=self._node,
+                    session=self._session,
+                    rival=session,
+                )
+            self._rival = session
+            return True
+        if self._rival:
+            self._log.info("the other agent's lease has ended; this one takes over", node=self._node, rival=self._rival)
+            self._rival = ""
+        return False
+
+
+def _session_of(value: bytes) -> str:
+    try:
+        return hw.Alive.FromString(value).session
+    except DecodeError:
+        return ""  # nobody's: it is written over

@@ -12,7 +12,8 @@
 | jobs/JOB/wanted            | scheduler | Wanted; its deletion is the order to cancel                  |
 | decisions/JOB              | scheduler | Decision: the commit point                                   |
 | assignments/NODE/JOB       | scheduler | Assignment, derived from the decision                        |
-| ledger                     | scheduler | rewritten by every change of decisions/: its revision guards the next one |
+| ledger                     | scheduler | rewritten by every new decision: its revision guards the next one |
+| sequence                   | scheduler | the number of the newest job: ids are never given twice      |
 | echo                       | scheduler | rewritten by the leader every few seconds; silence only counts while it comes back |
 | election/                  | scheduler | one leased key per candidate; the oldest leads               |
 """
@@ -29,6 +30,7 @@ DECISIONS = ROOT + "decisions/"
 ASSIGNMENTS = ROOT + "assignments/"
 LEDGER = ROOT + "ledger"
 ECHO = ROOT + "echo"
+SEQUENCE = ROOT + "sequence"
 ELECTION = ROOT + "election/"
 
 

@@ -17,6 +17,7 @@ import typer
 from fmproto import keys
 from fmproto.etcd import Etcd, Tls
 from fmproto.kv import KV, StoreFull, StoreUnavailable
+from fmproto.tls import client_tls, server_tls
 from fmsched.config import Config, ConfigError, load
 from fmsched.lifecycle.liveness import LivenessLimits
 from fmsched.lifecycle.step import Limits
@@ -33,6 +34,8 @@ from fmsched.topology.clusterfile import ClusterFile, parse
 log = structlog.get_logger("fmsched")
 
 LEAD_RETRY_S = 1.0
+# Plans and submits that may wait for a solve; the next is refused.
+SOLVES_WAITING_MAX = 64
 # A drained server lets calls in progress end for so long.
 SERVER_GRACE_S = 1.0
 
@@ -87,6 +90,7 @@ class Process:
         self._kv = kv
         self._cluster = read_fabric(config.fabric)
         self._solver = ThreadSolver()
+        self._service_solver = ThreadSolver(waiting_max=SOLVES_WAITING_MAX)
         self.scheduler = Scheduler(kv, self._solver, loop_config(config), _wall_ms)
         advertise = config.advertise or config.listen
         self._election = Election(kv, config.named(), advertise, config.etcd.election_ttl_s)
@@ -94,8 +98,10 @@ class Process:
     async def run(self, stop: asyncio.Event, announce: Callable[[int], None]) -> None:
         """Until `stop`; `announce` is told the port once it serves."""
         holds = Holds(self.scheduler)
-        service = SchedulerService(self.scheduler, holds, self._leader)
-        server, port = await start_server(service, self._config.listen)
+        tls, agents = self._config.tls, self._config.tls.agents
+        agents_tls = client_tls(agents.ca, agents.cert, agents.key)
+        service = SchedulerService(self.scheduler, holds, self._leader, self._service_solver, agents_tls)
+        server, port = await start_server(service, self._config.listen, server_tls(tls.cert, tls.key, tls.client_ca))
         if self._config.metrics_listen:
             from fmsched import metrics
 
@@ -119,6 +125,7 @@ class Process:
             with contextlib.suppress(StoreUnavailable, StoreFull):
                 await self._election.resign()
             self._solver.close()
+            self._service_solver.close()
             await self._kv.close()
 
     async def _leader(self) -> str | None:
@@ -200,6 +207,10 @@ def configure_log() -> None:
     )
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
 def command(
     config: Annotated[str | None, typer.Option(help="TOML file; the flags go over it.")] = None,
     listen: Annotated[str | None, typer.Option(help="host:port of the gRPC service.")] = None,
@@ -225,9 +236,5 @@ def command(
         raise typer.Exit(2) from error
 
 
-def main() -> None:
-    typer.run(command)
-
-
 if __name__ == "__main__":
-    main()
+    app()

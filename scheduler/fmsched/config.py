@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from fmproto.tls import client_fault, server_fault
+
+# A host name or address, [in brackets] for IPv6, and a port. No scheme: TLS is said by the [tls] and [etcd] tables.
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s/]+):([0-9]{1,5})")
+# A server that listens there does not say by what address it is reached.
+EVERY_ADDRESS = ("0.0.0.0:", "[::]:")
 
 
 class ConfigError(Exception):
@@ -23,6 +31,23 @@ class EtcdConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     request_timeout_s: float = 5.0
     quota_bytes: int = 2 * 1024**3  # etcd's default --quota-backend-bytes: what the 80 % alarm is measured against
     election_ttl_s: float = 10.0
+
+
+class AgentsTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the agents' log servers are reached. PEM files; TLS where `ca` is set."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+
+class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of the gRPC service. PEM files; TLS where `cert` and `key` are set; with `client_ca`, clients must have a certificate of it."""
+
+    cert: str = ""
+    key: str = ""
+    client_ca: str = ""
+    agents: AgentsTls = AgentsTls()
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,6 +71,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     fabric: str = ""  # a Cluster file: its fabric is written to the store by the leader
     metrics_listen: str = ""  # host:port for Prometheus; empty: none
     solve_deterministic_s: float = 5.0
+    tls: TlsConfig = TlsConfig()
     etcd: EtcdConfig = EtcdConfig()
     timeouts: Timeouts = Timeouts()
 
@@ -79,14 +105,19 @@ def load(path: str | None, overrides: dict[str, Any]) -> Config:
 
 
 def _check(where: str, config: Config) -> None:
-    for key, value in (("listen", config.listen), ("metrics_listen", config.metrics_listen)):
+    for key in ("listen", "advertise", "metrics_listen"):
+        value = getattr(config, key)
         if value and not _is_address(value):
             raise ConfigError(f"{where}: {key}: found {value!r}; allowed is host:port")
+    if not config.advertise and config.listen.startswith(EVERY_ADDRESS):
+        allowed = "the host:port that clients reach this replica by (followers send them there)"
+        raise ConfigError(f"{where}: advertise: found '' while listen is {config.listen!r}; allowed: {allowed}")
     if not config.etcd.endpoints:
         raise ConfigError(f"{where}: etcd.endpoints: found none; at least one host:port is needed")
     for endpoint in config.etcd.endpoints:
         if not _is_address(endpoint):
             raise ConfigError(f"{where}: etcd.endpoints: found {endpoint!r}; allowed is host:port")
+    _check_files(where, config)
     timeouts = config.timeouts
     for key in timeouts.__struct_fields__:
         if getattr(timeouts, key) <= 0:
@@ -101,6 +132,20 @@ def _check(where: str, config: Config) -> None:
         raise ConfigError(f"{where}: etcd.election_ttl_s: found {config.etcd.election_ttl_s:g}; at least 2 is allowed")
 
 
+def _check_files(where: str, config: Config) -> None:
+    tls, etcd = config.tls, config.etcd
+    fault = (
+        server_fault("tls", tls.cert, tls.key, tls.client_ca)
+        or client_fault("tls.agents", tls.agents.ca, tls.agents.cert, tls.agents.key)
+        or client_fault("etcd", etcd.ca, etcd.cert, etcd.key)
+    )
+    if fault:
+        raise ConfigError(f"{where}: {fault}")
+    if bool(etcd.user) != bool(etcd.password_file):
+        found = f"{etcd.user!r} and {etcd.password_file!r}"
+        raise ConfigError(f"{where}: etcd.user, etcd.password_file: found {found}; allowed: both or neither")
+
+
 def _is_address(text: str) -> bool:
-    host, colon, port = text.rpartition(":")
-    return bool(host and colon and port.isdigit() and int(port) < 65536)
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and int(match[2]) < 65536

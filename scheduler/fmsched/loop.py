@@ -5,7 +5,7 @@ this file loads, calls and writes. It awaits only its ports, so the simulation d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from fmproto.kv import KV, Conflict, StoreFull, StoreUnavailable
 from fmsched.lifecycle.liveness import LivenessLimits
 from fmsched.lifecycle.step import Limits, World, advance, counted, still_busy
 from fmsched.lifecycle.table import move
-from fmsched.model.hardware import JobId
+from fmsched.model.hardware import JobId, NodeName
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, Verdict, Why
 from fmsched.model.record import Decision, Job, State
@@ -36,6 +36,12 @@ ECHO_S = 2.0
 # After an answer that did not come: long enough not to hammer a store in trouble.
 UNAVAILABLE_PAUSE_S = 1.0
 FULL_PAUSE_S = 2.0
+# A question that was left undecided is asked again after so long, even if nothing changed.
+UNDECIDED_S = 60.0
+# Different questions of waiting jobs whose last answer is remembered.
+REFUSALS_MAX = 10_000
+# For how long a job keeps off a node that could not prepare it.
+AVOID_S = 60.0
 # Ended jobs kept for `fmctl get jobs`; the oldest go first.
 HISTORY_MAX = 5_000
 
@@ -65,8 +71,9 @@ class Refusal:
     """The last answer to a question, and the picture it was true of."""
 
     capacity_version: int
-    liveness: object
+    closed: Mapping[NodeName, str]
     verdict: Unplaceable | Undecided
+    at_s: float
 
 
 class Scheduler:
@@ -102,9 +109,9 @@ class Scheduler:
         self.mirror.start_listening(asyncio.get_running_loop().time())
         self._first_seen_s.clear()
         self._refusals.clear()
-        # The one before may have written until its key went: nothing is decided on an older picture.
-        self._revision = max(self._revision, (await self.kv.read(keys.ELECTION)).revision)
-        self.ledger = Ledger(self.kv, self.mirror, leadership)
+        ledger = Ledger(self.kv, self.mirror, leadership)
+        await self._catch_up(ledger)
+        self.ledger = ledger
         log.info("leading", term=leadership.term)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -115,6 +122,17 @@ class Scheduler:
             log.warning("the store says that another leads", term=leadership.term)
         finally:
             self.ledger = None
+
+    async def _catch_up(self, ledger: Ledger) -> None:
+        """The one before may have written until its key went: nothing is decided, and nobody is answered, on an older picture."""
+        try:
+            outcome = await ledger.echo(0)
+        except StoreFull:
+            # It takes no echo, but it still takes cancels: what it holds is read instead.
+            pages = [await self.kv.read(prefix) for prefix in (keys.JOBS, keys.DECISIONS)]
+            outcome = max((entry.mod_revision for page in pages for entry in page.entries), default=0)
+        if self._wrote(outcome):
+            await self.mirror.reached(self._revision)
 
     async def _repeat(self, work: Callable[[set[JobId], bool], Awaitable[None]], tick_s: float) -> None:
         """Calls `work` on every change and at every tick; a store in trouble only delays it."""
@@ -185,6 +203,9 @@ class Scheduler:
                 continue
             try:
                 await self._look_at(job, replace(world, age_s=self._age_s(job, now_s)))
+            except ValueError as error:
+                # The store will never take it: that is this job's misfortune, not everybody's.
+                log.error("a job cannot be written", job=id_, error=str(error))
             except StoreFull as error:
                 # Others may still be served by deletes.
                 full = error
@@ -236,10 +257,20 @@ class Scheduler:
     # --- placing
 
     async def _place(self, _touched: set[JobId], _everything: bool) -> None:
+        blind = [key for key in self.mirror.unreadable if key.startswith(keys.DECISIONS)]
+        if blind:
+            # What it holds is not known, so nothing is free for certain.
+            log.error(
+                "nothing is placed while a decision cannot be read", key=blind[0], error=self.mirror.unreadable[blind[0]]
+            )
+            return
         jobs = (self.mirror.job(id_) for id_ in sorted(self.mirror.wanted))
         for job in waiting_in_order(job for job in jobs if job is not None):
-            if not await self._place_one(job.id):
-                return  # a lost race: the rest of the queue is looked at anew
+            try:
+                if not await self._place_one(job.id):
+                    return  # a lost race: the rest of the queue is looked at anew
+            except ValueError as error:
+                log.error("a decision cannot be written", job=job.id, error=str(error))
 
     async def _place_one(self, id_: JobId) -> bool:
         """Whether the rest of the queue may go on with the picture as it is."""
@@ -248,13 +279,16 @@ class Scheduler:
         job, basis = self.mirror.job(id_), self.ledger.basis(id_)
         if job is None or not waiting_in_order([job]):
             return True
-        request = replace(job.spec.request, avoid_nodes=frozenset(job.status.avoid))
+        request = replace(job.spec.request, avoid_nodes=self._avoided(job))
         snapshot = self.picture.snapshot(asyncio.get_running_loop().time())
         verdict, solve_s = await self._answer(snapshot, request)
         if not isinstance(verdict, Placement):
             return await self._say_why(job, verdict, basis)
         violations = check(snapshot, request, verdict)
         assert not violations, f"solve() broke its promise for {job.id}: {violations}"
+        if check(self.picture.snapshot(asyncio.get_running_loop().time()), request, verdict):
+            log.info("the picture changed while it was solved", job=job.id, revision=snapshot.revision)
+            return False
         decision = Decision(
             attempt=job.status.attempt + 1,
             term=self.ledger.term,
@@ -265,7 +299,7 @@ class Scheduler:
         )
         objective = verdict.objective
         reason = f"placed on {counted(len(verdict.nodes), 'node')}, " + (
-            "proven best" if objective.optimal else f"within {objective.gap:.1%} of the best"
+            "proven best" if objective.optimal else f"the best found, gap {objective.gap:.1%}"
         )
         status = move(
             job.status,
@@ -296,18 +330,32 @@ class Scheduler:
         await self.mirror.reached(self._revision)
         return True
 
+    def _avoided(self, job: Job) -> frozenset[NodeName]:
+        """Nodes on which it could not be prepared, for a while: what ailed them may have passed, and they may be all there is."""
+        young = self.wall_ms() - job.status.since_ms < AVOID_S * 1000
+        return frozenset(job.status.avoid) if young else frozenset()
+
     async def _answer(self, snapshot: Snapshot, request: Request) -> tuple[Verdict, float]:
         """Solves, unless the same question was refused on the same picture."""
         asked = question(request)
         version = self.mirror.capacity_version
         before = self._refusals.get(asked)
-        if before and before.capacity_version == version and before.liveness == snapshot.closed:
+        now_s = asyncio.get_running_loop().time()
+        if (
+            before
+            and before.capacity_version == version
+            and before.closed == snapshot.closed
+            and (isinstance(before.verdict, Unplaceable) or now_s < before.at_s + UNDECIDED_S)
+        ):
             return replace(before.verdict, job=request.job), 0.0
         verdict, solve_s = await self.solver(snapshot, request, self.config.budget)
         if isinstance(verdict, Placement):
             self._refusals.pop(asked, None)
         else:
-            self._refusals[asked] = Refusal(version, snapshot.closed, verdict)
+            self._refusals.pop(asked, None)  # to the end: the oldest goes first
+            self._refusals[asked] = Refusal(version, snapshot.closed, verdict, now_s)
+            while len(self._refusals) > REFUSALS_MAX:
+                del self._refusals[next(iter(self._refusals))]
         return verdict, solve_s
 
     async def _say_why(self, job: Job, verdict: Unplaceable | Undecided, basis: Basis) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 
 import structlog
 
+from fmproto import keys
 from fmproto.kv import KV, StoreFull, StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -21,7 +22,7 @@ async def keep_store(kv: KV, quota_bytes: int, period_s: float = COMPACT_PERIOD_
     last_revision = 0
     while True:
         try:
-            revision = (await kv.read("/fmsched/v1/ledger")).revision
+            revision = (await kv.read(keys.LEDGER)).revision
             if last_revision:
                 await kv.compact(last_revision)
             last_revision = revision

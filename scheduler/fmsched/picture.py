@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fmproto import keys
 from fmsched.lifecycle.liveness import Liveness, LivenessLimits, Sign, judge
 from fmsched.lifecycle.step import NodeState
 from fmsched.model.fabric import Topology
@@ -30,7 +31,7 @@ class Picture:
             self._built_of = self._mirror.hardware_version
             shapes: dict[NodeShape, NodeShape] = {}
             inventories = sorted(self._mirror.inventories.items())
-            nodes = [codec.node_of(inventory, shapes) for _, inventory in inventories]
+            nodes = [codec.node_of(inventory, self._mirror.dead_ports(name), shapes) for name, inventory in inventories]
             self._topology = build_topology(nodes, codec.fabric_of(self._mirror.fabric))
         return self._topology
 
@@ -39,9 +40,13 @@ class Picture:
         mirror = self._mirror
         counted_s = mirror.counted_s(now_s)
         signs = {}
-        for node in mirror.inventories:
+        # Nodes that hold a gang and have left the inventory are judged like the others: their ranks may run.
+        holders = {node for decision in mirror.decisions.values() for node in decision.placement.nodes}
+        for node in mirror.inventories.keys() | holders:
             heard_s = mirror.heard_s.setdefault(node, now_s)
-            signs[node] = Sign(key=node in mirror.alives, silent_s=max(0.0, counted_s - heard_s))
+            alive = mirror.alives.get(node) if node in mirror.inventories else None
+            fence_s = mirror.fences_s.get(node, 0.0)
+            signs[node] = Sign(key=alive is not None, silent_s=max(0.0, counted_s - heard_s), fence_s=fence_s)
         return judge(signs, self._limits)
 
     def failed_gpus(self) -> dict[GpuId, str]:
@@ -57,6 +62,10 @@ class Picture:
         for node, intent in mirror.intents.items():
             if intent.drained:
                 closed[node] = f"{node} is drained" + (f": {intent.reason}" if intent.reason else "")
+        for key, error in mirror.unreadable.items():
+            if key.startswith(keys.NODES):
+                # What runs there is not known, so nothing new may.
+                closed[key.removeprefix(keys.NODES).split("/")[0]] = f"{key} cannot be read: {error}"
         unfit = self._by_gpu({node: codec.unfit_of(health) for node, health in mirror.healths.items()})
         return Snapshot(mirror.revision, topology, self._held(), unfit, closed)
 

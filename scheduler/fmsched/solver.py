@@ -14,12 +14,27 @@ from fmsched.model.snapshot import Snapshot
 from fmsched.place.solve import solve
 
 
+class TooManyWaiting(Exception):
+    """More solves wait than this solver was made for."""
+
+
 class ThreadSolver:
-    def __init__(self) -> None:
+    """`waiting_max`: how many may wait; None: any number."""
+
+    def __init__(self, waiting_max: int | None = None) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solve")
+        self._waiting_max = waiting_max
+        self._waiting = 0
 
     async def __call__(self, snapshot: Snapshot, request: Request, budget: Budget) -> tuple[Verdict, float]:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, _timed, snapshot, request, budget)
+        """Raises TooManyWaiting."""
+        if self._waiting_max is not None and self._waiting >= self._waiting_max:
+            raise TooManyWaiting(f"{self._waiting} solves wait already")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, _timed, snapshot, request, budget)
+        finally:
+            self._waiting -= 1
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

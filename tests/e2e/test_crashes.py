@@ -35,7 +35,7 @@ def test_scheduler_killed_after_a_write(tmp_path: Path, moment: str, monkeypatch
         until("it is gone", lambda: not local.part("scheduler").alive())
         local.start_scheduler()
         caller.join(30)
-        assert answers == ["gang"]
+        assert answers == ["gang.1"]
         began_s = time.monotonic()
         client.wait("gang", until="ended", timeout_s=60)
         assert time.monotonic() - began_s < 30

@@ -113,8 +113,10 @@ def test_the_same_manifest_again_is_another_job(cluster: tuple[LocalCluster, Cli
     _, client = cluster
     first = client.submit(manifest("again", "true"), request_id="r-1")
     assert client.submit(manifest("again", "true"), request_id="r-1").spec.id == first.spec.id
-    assert client.submit(manifest("again", "true")).spec.id == "again.2"
-    assert client.get("again").spec.id == "again.2"
+    second = client.submit(manifest("again", "true")).spec.id
+    assert second != first.spec.id
+    assert client.get("again").spec.id == second
+    assert client.get(first.spec.id).spec.id == first.spec.id
 
 
 def test_what_can_never_run_is_refused_with_reasons(cluster: tuple[LocalCluster, Client]) -> None:

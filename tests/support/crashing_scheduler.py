@@ -46,4 +46,4 @@ class CrashingEtcd(Etcd):
 program.Etcd = CrashingEtcd  # type: ignore[misc]
 
 if __name__ == "__main__":
-    program.main()
+    program.app()

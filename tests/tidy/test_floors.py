@@ -27,7 +27,7 @@ FLOORS = {
     "policy": 4,
     "picture": 5, "loop": 6, "solver": 5, "maintenance": 5, "config": 5,
     "service": 7, "metrics": 7,
-    "offline": 8, "__main__": 8,
+    "offline": 8, "__main__": 8, "start": 9,
 }  # fmt: skip
 
 PURE = (

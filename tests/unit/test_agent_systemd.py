@@ -45,7 +45,7 @@ def test_the_unit_leaves_ranks_alone_and_is_valid(tmp_path: Path) -> None:
         pytest.skip("systemd-analyze is missing: the unit's keys are not checked")
     # The command of the unit is not installed where tests run.
     unit = tmp_path / "fm-agent.service"
-    unit.write_text(text.replace("/usr/local/bin/fm-agent", "/bin/true"))
+    unit.write_text(text.replace("/opt/fmsched/bin/fm-agent", "/bin/true"))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--recursive-errors=no", str(unit)], capture_output=True, text=True, timeout=30
     )

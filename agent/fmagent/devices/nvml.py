@@ -65,22 +65,28 @@ class NvmlReader:
         return reading
 
     async def holders(self, uuids: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        """Satisfies devices.port.Devices.holders."""
         answer = await self._ask({"op": "holders", "uuids": list(uuids)})
-        return {uuid: tuple(pids) for uuid, pids in answer.get("holders", {}).items()}
+        holders = {uuid: tuple(pids) for uuid, pids in answer.get("holders", {}).items()}
+        for uuid in uuids:
+            if uuid not in holders:
+                error = answer.get("errors", {}).get(uuid) or answer.get("error") or "no answer"
+                raise HoldersUnknown(f"GPU {uuid}: whether a process uses it cannot be read: {error}")
+        return holders
 
     async def close(self) -> None:
-        child, self._child = self._child, None
+        """Killed in the middle of a driver call the child may not end before the driver does: not waited for then."""
         self._renew_at_s = float("inf")
-        if child is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        # Killed in the middle of a driver call it may not end before the driver does: not waited for then.
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(child.wait(), 1.0)
+        if self._child is not None and await hung.end(self._child, self.kill):
+            self._child = None
+
+    def kill(self, child: asyncio.subprocess.Process) -> None:
+        child.kill()
 
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         async with self._turn:
+            if self._doomed is not None and self._doomed.returncode is None:
+                return {"error": f"{HUNG}: its process {self._doomed.pid} was killed and does not end"}
             try:
                 if self._child is None or self._child.returncode is not None:
                     self._child = await asyncio.create_subprocess_exec(

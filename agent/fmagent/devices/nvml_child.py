@@ -93,15 +93,15 @@ def remote_end(handle: Any, link: int) -> Answer:
 
 
 def read_holders(uuids: list[str]) -> Answer:
-    """uuid → pids with a context on it; a GPU that cannot say is left out."""
-    holders = {}
+    """uuid → pids with a context on it; of a GPU that cannot say, NVML's error."""
+    holders, errors = {}, {}
     for uuid in uuids:
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             holders[uuid] = [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-        except pynvml.NVMLError:
-            continue
-    return {"holders": holders}
+        except pynvml.NVMLError as error:
+            errors[uuid] = error_name(error)
+    return {"error": "", "holders": holders, "errors": errors}
 
 
 def main() -> None:

@@ -8,13 +8,18 @@ from typing import Protocol
 from fmproto.v1 import hardware_pb2 as pb
 
 
+class HoldersUnknown(Exception):
+    """Which processes use a GPU cannot be read; the message says of which, and why."""
+
+
 class Devices(Protocol):
     async def observe(self) -> tuple[pb.Inventory, pb.Health]:
         """All that can be read now. A device that fails is FAILED in the health, and hides no other; never raises."""
         ...
 
     async def holders(self, uuids: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        """The pids that use each GPU now; a GPU that cannot say is left out."""
+        """The pids that use each GPU now; one that nobody uses may be left out. Raises HoldersUnknown where a GPU cannot say: silence
+        is no proof that it is free."""
         ...
 
     async def close(self) -> None: ...

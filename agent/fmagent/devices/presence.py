@@ -1,5 +1,5 @@
 """Which GPUs a node has, over time: one that vanishes or cannot even say who it is stays known, and FAILED, until an operator removes
-the record (STATE_DIR/gpus.pb). Numbers stay too: a GPU's index is its place in PCI order among all known ones, which is NVML's own
+the record (STATE_DIR/gpus.pb). A record that cannot be read is set aside (gpus.pb.bad). Numbers stay too: a GPU's index is its place in PCI order among all known ones, which is NVML's own
 index while none is missing.
 """
 
@@ -9,22 +9,37 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from google.protobuf.message import DecodeError
+
 from fmagent.devices.nvml import GpuReading, Reading
+from fmagent.runner.files import replace_file
 from fmproto.v1 import hardware_pb2 as pb
 
 MISSING = "missing: NVML no longer lists it"
 
 
 class Presence:
-    """`path` keeps the record over restarts; None: only in memory."""
+    """`path` keeps the record over restarts; None: only in memory. `fault`: why the record could not be read at the start, or empty."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._known: dict[str, pb.Gpu] = {}
+        self.fault = ""
         if path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                record = pb.Inventory.FromString(path.read_bytes())
-                self._known = {gpu.uuid: gpu for gpu in record.gpus}
+            self._load(path)
+
+    def _load(self, path: Path) -> None:
+        try:
+            record = pb.Inventory.FromString(path.read_bytes())
+        except FileNotFoundError:
+            return
+        except (OSError, DecodeError) as error:
+            bad = path.with_suffix(".pb.bad")
+            self.fault = f"{path}: {error}; kept as {bad}"
+            with contextlib.suppress(OSError):  # it stays, and is replaced by the first record that is written
+                path.replace(bad)
+            return
+        self._known = {gpu.uuid: gpu for gpu in record.gpus}
 
     def merge(self, reading: Reading) -> tuple[list[pb.Gpu], list[pb.DeviceHealth], list[pb.NvLinkPair]]:
         """All known GPUs in index order, the health of each, and the reading's NVLinks by these indices."""
@@ -82,7 +97,6 @@ class Presence:
             return
         self._known = lasting
         if self._path is not None:
-            temporary = self._path.with_suffix(".new")
+            content = pb.Inventory(gpus=list(lasting.values())).SerializeToString()
             with contextlib.suppress(OSError):  # kept in memory; written with the next change
-                temporary.write_bytes(pb.Inventory(gpus=list(lasting.values())).SerializeToString())
-                temporary.replace(self._path)
+                replace_file(str(self._path), content, durable=True)

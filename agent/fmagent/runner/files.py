@@ -33,7 +33,7 @@ def read_json(path: str) -> Record | None:
 
 
 def write_json(path: str, content: Record, *, durable: bool = False) -> None:
-    """Whole or not at all. `durable`: also through a power cut. On a full disk the folder's spare room is used up."""
+    """Whole or not at all. `durable`: there for good once this returns, also through a power cut. On a full disk the folder's spare room is used up."""
     try:
         _write(path, content, durable=durable)
     except OSError as error:
@@ -44,14 +44,25 @@ def write_json(path: str, content: Record, *, durable: bool = False) -> None:
 
 
 def _write(path: str, content: Record, *, durable: bool) -> None:
+    replace_file(path, json.dumps(content).encode(), durable=durable)  # json.dump would go through the slow encoder
+
+
+def replace_file(path: str, content: bytes, *, durable: bool) -> None:
+    """Whole or not at all. `durable`: file and folder are on the disk once this returns."""
     temporary = f"{path}.new"
-    with open(temporary, "w", encoding="utf-8") as file:
+    with open(temporary, "wb") as file:
         os.fchmod(file.fileno(), 0o600)
-        file.write(json.dumps(content))  # json.dump would go through the slow encoder
+        file.write(content)
         if durable:
             file.flush()
             os.fsync(file.fileno())
     os.rename(temporary, path)
+    if durable:
+        folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def reserve(folder: str) -> None:

@@ -73,5 +73,6 @@ class Runner(Protocol):
         ...
 
     async def remember(self, memory: Mapping[str, object]) -> None:
-        """Whole or not at all. It must outlive the agent, not the power: without power there is nothing left to protect."""
+        """Whole or not at all, and durable before it returns: orders that are older than what was seen before a power cut are still old
+        after it."""
         ...

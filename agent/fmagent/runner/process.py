@@ -41,6 +41,8 @@ class ProcessLimits:
     port_last: int = 29999
     fence_after_s: float = 60.0
     fence_grace_s: float = 10.0
+    # Preparing, and getting all ranks of this node to execute, may each take so long: more is a file system that hangs.
+    start_limit_s: float = 60.0
     log_retention_s: float = 7 * 86400.0
     log_runs_max: int = 200
     disk_free_min_bytes: int = 64 * 1024 * 1024
@@ -85,8 +87,10 @@ class ProcessRunner:
             record = files.read_json(str(folder / files.RUN_FILE))
             state = rundir.read_state(folder)
             if record is None or (state is None and not rundir.supervisor_lives(folder)):
-                # The agent ended before it had started the supervisor: there was no process, and the run is prepared anew.
-                shutil.rmtree(folder, ignore_errors=True)
+                # The agent ended before it had started the supervisor, or the files were lost with the power: no process of it is
+                # supervised, and the run is prepared anew. What it printed is kept.
+                with contextlib.suppress(OSError):
+                    rundir.set_aside(folder)
                 continue
             self._runs[key] = _Run(folder, record, rundir.run_state(folder, record, state))
         await self._sweep_strays()
@@ -106,8 +110,11 @@ class ProcessRunner:
     async def prepare(self, order: Order, facts: NodeFacts, gang: tuple[PlacedRank, ...]) -> None:
         key = RunKey(order.job, order.attempt)
         folder = self._runs_dir / key.name
+        made = False
         try:
+            rundir.set_aside(folder)
             folder.mkdir(mode=0o700, parents=True)
+            made = True
             record = self._record(order, facts, folder)
             (folder / rundir.PLACEMENT_FILE).write_text(placement_json(order, gang), encoding="utf-8")
             files.reserve(str(folder))
@@ -115,7 +122,8 @@ class ProcessRunner:
             files.write_json(str(folder / files.RUN_FILE), record)
             pid = self._spawn(folder)
         except OSError as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            if made:
+                shutil.rmtree(folder, ignore_errors=True)
             raise CannotPrepare(f"cannot record the run in {folder}: {error}", device_fault=True) from error
         run = _Run(folder, record, rundir.run_state(folder, record, None))
         self._runs[key] = run
@@ -163,7 +171,7 @@ class ProcessRunner:
         return files.read_json(str(self._dir / "memory.json")) or {}
 
     async def remember(self, memory: Mapping[str, object]) -> None:
-        files.write_json(str(self._dir / "memory.json"), dict(memory))
+        files.write_json(str(self._dir / "memory.json"), dict(memory), durable=True)
 
     async def close(self) -> None:
         self._news.close()
@@ -220,6 +228,7 @@ class ProcessRunner:
             "grace_s": order.grace_period_s,
             "fence_after_s": self._limits.fence_after_s,
             "fence_grace_s": self._limits.fence_grace_s,
+            "start_limit_s": self._limits.start_limit_s,
             "contact": str(self._contact.path.resolve()),
             "news": str(self._news.path.resolve()),
             "note": "; ".join(notes),
@@ -264,16 +273,17 @@ class ProcessRunner:
         self._news.wake()
 
     def _command(self, run: _Run, **orders: dict[str, Any]) -> None:
-        state = rundir.read_state(run.folder)
         try:
             files.write_json(str(run.folder / files.COMMAND_FILE), rundir.read_command(run.folder) | orders)
         except OSError:
             # No room even for the order: a stop is given by the signal that means it without words.
+            state = rundir.read_state(run.folder)
             if "stop" in orders and state is not None and rundir.supervisor_lives(run.folder):
                 os.kill(state["pid"], signal.SIGTERM)
             raise
         run.signature = ()
-        # Before its first state the supervisor does not listen to signals, and reads the command by itself.
+        # Before its first state the supervisor does not listen to signals, and reads the command by itself afterwards.
+        state = rundir.read_state(run.folder)
         if state is not None and rundir.supervisor_lives(run.folder):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(state["pid"], signal.SIGUSR1)

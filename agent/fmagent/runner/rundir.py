@@ -4,6 +4,7 @@ the ranks' output; the agent writes the rest.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -14,6 +15,8 @@ from typing import Any
 from fmagent.orders import JOB_ID, RankStatus, RunState, Stage
 from fmagent.runner import files
 
+# Folders of one run that were set aside, at most; retention removes them like other released ones.
+ASIDE_MAX = 1000
 LOCK_FILE = "lock"  # held by the supervisor while it lives
 PLACEMENT_FILE = "placement.json"
 RELEASED_FILE = "released"  # the run is over and its report withdrawn: only its logs are kept
@@ -56,6 +59,23 @@ def key_of(name: str) -> RunKey | None:
 
 def is_released(folder: Path) -> bool:
     return (folder / RELEASED_FILE).exists()
+
+
+def set_aside(folder: Path) -> None:
+    """Makes room for a new run of the same job and attempt, where one is there: it becomes JOB.ATTEMPT.old-N, with its logs, for as
+    long as released runs are kept. Raises OSError where it still has a supervisor, or cannot be moved."""
+    if not folder.exists():
+        return
+    if supervisor_lives(folder):
+        raise FileExistsError(errno.EEXIST, "a run of this job and attempt has a living supervisor", str(folder))
+    if not is_released(folder):
+        (folder / RELEASED_FILE).touch()
+    for number in range(1, ASIDE_MAX + 1):
+        aside = folder.with_name(f"{folder.name}.old-{number}")
+        if not aside.exists():
+            folder.rename(aside)
+            return
+    raise FileExistsError(errno.EEXIST, f"{ASIDE_MAX} older runs are kept", str(folder))
 
 
 def supervisor_lives(folder: Path) -> bool:

@@ -1,9 +1,10 @@
 """The supervisor of one run on one node: a process in its own session, started by the agent, which it outlives. Only the standard
-library and three modules beside this one: it starts in milliseconds, and has loaded all it needs before an upgrade replaces files.
+library and four modules beside this one: it starts in milliseconds, and has loaded all it needs before an upgrade replaces files.
 
 It prepares (holds the rendezvous port), waits for the start, forks the ranks, records their exit codes, and ends them: by order, or
 by itself once the agent has had no contact with the store for too long. Orders come as files and a SIGUSR1, so that none can be
-lost; news go out as state.json and a datagram. Everything happens on one thread, between two waits for a signal.
+lost; news go out as state.json and a datagram. Everything happens on one thread, between two waits for a signal; whatever touches
+the job's own files, which may be on a file system that hangs, happens in forked children (forked.py) under a time limit.
 
 Whatever a rank forks stays a descendant of this process (PR_SET_CHILD_SUBREAPER), also after a double fork and setsid. If this
 process is killed, the ranks die with it (PR_SET_PDEATHSIG) and the agent sweeps what escaped.
@@ -16,15 +17,16 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
 import signal
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from fmagent.runner.files import COMMAND_FILE, RUN_FILE, STATE_FILE, Record, read_json, send_news, write_json
-from fmagent.runner.ports import Held, hold_port
+from fmagent.runner.forked import Forked
+from fmagent.runner.master_ports import Held, hold_port
 from fmagent.runner.procfs import boot_time_s, living_descendants, read_proc
 
 # Between two looks at the contact file, seconds; also how soon a state that could not be written is tried again.
@@ -36,8 +38,8 @@ KILL_ROUND_MIN_S, KILL_ROUND_MAX_S = 0.02, 1.0
 # A fork may race the first pass of SIGTERM; the second pass finds its child.
 TERM_PASSES = 2
 
-PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
-SIGNALS = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
+SIGNALS = {signal.SIGCHLD, signal.SIGIO, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # errno values of a failed start that are the node's fault; every other one is the job's (no such command, not executable).
 NODE_ERRNOS = {
     errno.EAGAIN, errno.ENOMEM, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENFILE, errno.EMFILE
@@ -82,6 +84,8 @@ class Shim:
         assert run is not None, f"{run_dir}: the agent writes {RUN_FILE} before it starts its supervisor"
         self.run = run
         self.held: Held | None = None
+        # Children that prepare the run, then children that become its ranks. None: nothing is under way.
+        self.forked: Forked | None = None
         self.deadline_s = 0.0  # boot time: when SIGTERM becomes SIGKILL
         self.kill_round_s = KILL_ROUND_MIN_S
         self.unwritten = False
@@ -119,6 +123,7 @@ class Shim:
             self.save()
 
     def step(self) -> None:
+        self.proceed()
         self.reap()
         self.obey()
         self.fence()
@@ -135,30 +140,47 @@ class Shim:
     # --- prepare and start ---------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
+        self.change()  # from here on, signals are listened to
         try:
-            for rank in self.run["ranks"]:
-                if self.run["argv"]:
-                    self.prepare_rank(rank)
             if self.run["holds_port"]:
                 first, last = self.run["port_first"], self.run["port_last"]
                 self.held = hold_port(first, last)
                 if self.held is None:
                     raise Refused(f"no free port in {first}-{last} for MASTER_PORT", device_fault=True)
                 self.state["port"] = self.held.port
+            if self.run["argv"]:
+                self.forked = Forked(self.run["start_limit_s"])
+                self.forked.fork(self.look, self.libc)
+                self.forked.all_forked()
         except Refused as refused:
             self.refuse(refused)
         except OSError as error:
             self.refuse(Refused(f"cannot prepare: {error}", device_fault=error.errno in NODE_ERRNOS))
         else:
-            self.change(phase="prepared")
+            if self.forked is None:
+                self.change(phase="prepared")
 
-    def prepare_rank(self, rank: Record) -> None:
+    def look(self) -> None:
+        """In a child: that everything a rank needs is there, and where its command is."""
+        assert self.forked is not None
+        self.leave_to_supervisor()
+        try:
+            paths = [self.look_for(rank) for rank in self.run["ranks"]]
+        except Refused as refused:
+            self.forked.tell({"reason": refused.reason, "device_fault": refused.device_fault})
+        except OSError as error:
+            self.forked.tell({"reason": f"cannot prepare: {error}", "device_fault": error.errno in NODE_ERRNOS})
+        else:
+            self.forked.tell({"child": 0, "paths": paths})
+
+    def look_for(self, rank: Record) -> str:
         folder = self.run["cwd"]
         if not os.path.isdir(folder):
             raise Refused(f"workingDir {folder!r} is no directory on this node", device_fault=False)
-        rank["path"] = find_executable(self.run["argv"][0], rank["env"].get("PATH", os.defpath), folder)
+        path = find_executable(self.run["argv"][0], rank["env"].get("PATH", os.defpath), folder)
         for name in (rank["out"], rank["err"]):
             os.close(os.open(os.path.join(self.dir, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640))
+        return path
 
     def start(self, order: Record) -> None:
         if self.held is not None and order["master_port"] != self.held.port:
@@ -170,47 +192,67 @@ class Shim:
             self.change(phase="running")
             return
         try:
-            self.fork_ranks(order)
-        except Refused as refused:
-            self.refuse(refused)
-        else:
-            self.change(phase="running")
-
-    def fork_ranks(self, order: Record) -> None:
-        """All ranks or none. They are forked first, wait at a pipe until the port is free again, and then all execute; what
-        went wrong in one comes back through another pipe, which executing closes."""
-        go_read, go_write = os.pipe()
-        fail_read, fail_write = os.pipe()
-        try:
-            for number, rank in enumerate(self.run["ranks"]):
-                pid = os.fork()
-                if pid == 0:
-                    self.become_rank(rank, order, go_read, fail_write)
-                record = self.state["ranks"][number]
-                record["pid"] = pid
+            self.forked = Forked(self.run["start_limit_s"])
+            for number in range(len(self.run["ranks"])):
+                self.forked.fork(partial(self.become_rank, number, order), self.libc)
+            self.forked.all_forked()
         except OSError as error:
-            raise Refused(f"cannot start rank: {error}", device_fault=True) from error
-        finally:
-            os.close(fail_write)
-            if all(record["pid"] for record in self.state["ranks"]):
-                self.release_port()
-                os.write(go_write, b"g" * len(self.run["ranks"]))
-            os.close(go_read)
-            os.close(go_write)
-            with os.fdopen(fail_read, "rb") as pipe:
-                failure = pipe.read()
-        if failure:
-            first = json.loads(failure.split(b"\n", 1)[0])
-            raise Refused(first["reason"], device_fault=first["errno"] in NODE_ERRNOS)
+            self.refuse(Refused(f"cannot start rank: {error}", device_fault=True))
 
-    def become_rank(self, rank: Record, order: Record, go_read: int, fail_write: int) -> None:
-        """In the child; never returns."""
+    def proceed(self) -> None:
+        """One step further where children have reported: all ranks execute, or none."""
+        forked = self.forked
+        if forked is None:
+            return
+        for report in forked.reports():
+            if "reason" in report:
+                self.refuse(Refused(report["reason"], device_fault=report["device_fault"]))
+                return
+            forked.reported.add(report["child"])
+            for rank, path in zip(self.run["ranks"], report.get("paths", ()), strict=False):
+                rank["path"] = path
+        ready = len(forked.reported) == len(forked.pids)
+        if ready and self.state["phase"] == "preparing":
+            self.forget_forked()
+            self.change(phase="prepared")
+        elif ready and not forked.let_go and not forked.died:
+            self.execute(forked)
+        elif forked.ended and forked.let_go:
+            self.forget_forked()
+            self.change(phase="running")
+        elif forked.ended or forked.died or boot_time_s() > forked.deadline_s:
+            self.refuse(Refused(self.unready(forked), device_fault=True))
+
+    def execute(self, forked: Forked) -> None:
+        for record, pid in zip(self.state["ranks"], forked.pids, strict=True):
+            record["pid"] = pid
+        self.release_port()
+        forked.open_gate()
+
+    def unready(self, forked: Forked) -> str:
+        if forked.ended or forked.died:
+            return "a process of this node's supervisor was killed before the ranks executed"
+        late = f"takes longer than {self.run['start_limit_s']:g} s: does a file system hang?"
+        if self.state["phase"] == "preparing":
+            return f"looking at workingDir {self.run['cwd']!r} and at command {self.run['argv'][0]!r} {late}"
+        if forked.let_go:
+            return f"executing {self.run['argv'][0]!r} {late}"
+        ranks = [str(rank["rank"]) for number, rank in enumerate(self.run["ranks"]) if number not in forked.reported]
+        return f"making rank {', '.join(ranks)} ready in workingDir {self.run['cwd']!r} {late}"
+
+    def forget_forked(self) -> None:
+        if self.forked is not None:
+            self.forked.close()
+            self.forked = None
+
+    def become_rank(self, number: int, order: Record) -> None:
+        """In a child; returns only where it could not execute."""
+        forked, rank = self.forked, self.run["ranks"][number]
+        assert forked is not None
         step = "set up"
         try:
             os.setsid()
-            self.libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-            if os.getppid() != self.pid:
-                os._exit(128 + signal.SIGKILL)
+            self.leave_to_supervisor()
             # The agent's own protection from the kernel's out-of-memory killer is not for ranks.
             with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
                 if int(file.read()) < 0:
@@ -223,8 +265,10 @@ class Shim:
             env.setdefault("MASTER_PORT", str(order["master_port"]))
             step = f"enter {self.run['cwd']!r} for"
             os.chdir(self.run["cwd"])
-            if not os.read(go_read, 1):
-                os._exit(128 + signal.SIGKILL)
+            # Only that it is looked at counts, and hangs here where it does: executing says what is wrong with it.
+            os.access(rank["path"], os.X_OK)
+            forked.tell({"child": number})
+            forked.wait_at_gate()
             # Python ignores these two, and what is ignored stays so across exec.
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -232,11 +276,17 @@ class Shim:
             step = f"execute {rank['path']!r} as"
             os.execve(rank["path"], self.run["argv"], env)  # noqa: S606  the job's own command, no shell
         except (OSError, ValueError) as error:  # ValueError: a NUL byte in an argument or a variable
-            number, what = (error.errno, error.strerror) if isinstance(error, OSError) else (errno.EINVAL, error)
+            code, what = (error.errno, error.strerror) if isinstance(error, OSError) else (errno.EINVAL, error)
             reason = f"cannot {step} rank {rank['rank']}: {what}"
-            os.write(fail_write, json.dumps({"errno": number, "reason": reason}).encode() + b"\n")
-        finally:
-            os._exit(127)
+            forked.tell({"reason": reason, "device_fault": code in NODE_ERRNOS})
+
+    def leave_to_supervisor(self) -> None:
+        """In a child: what it holds only because it was forked. One that hangs must not pass for a living supervisor, nor keep rank 0
+        off its port."""
+        os.close(self.lock_fd)
+        self.release_port()
+        if self.held is not None:
+            self.held.lease.close()
 
     def redirect(self, rank: Record) -> None:
         null = os.open(os.devnull, os.O_RDONLY)
@@ -265,6 +315,8 @@ class Shim:
             if pid == 0:
                 break
             record = records.get(pid)
+            if self.forked is not None and pid in self.forked.pids and not self.forked.let_go:
+                self.forked.died = True
             if record is not None:
                 code = os.waitstatus_to_exitcode(status)
                 record["exit_code"] = code if code >= 0 else 128 - code
@@ -274,6 +326,8 @@ class Shim:
                 changed = True
         if changed:
             self.change()
+        if self.forked is not None and self.forked.died:
+            self.proceed()  # its last word is in the pipe
         if self.state["phase"] == "running" and self.run["argv"] and not self.ranks_alive():
             self.deadline_s = boot_time_s() + LEFTOVER_GRACE_S
             self.signal_all(signal.SIGTERM)
@@ -288,11 +342,11 @@ class Shim:
         stop, start = command.get("stop"), command.get("start")
         if stop is not None:
             self.begin_stop(stop["grace_s"], stop["reason"], device_fault=stop["device_fault"])
-        elif start is not None and self.state["phase"] == "prepared":
+        elif start is not None and self.state["phase"] == "prepared" and self.forked is None:
             self.start(start)
 
     def fence(self) -> None:
-        if self.state["phase"] not in {"prepared", "running", "stopping"}:
+        if self.state["phase"] not in {"preparing", "prepared", "running", "stopping"}:
             return
         try:
             with open(self.run["contact"], "rb") as file:
@@ -315,10 +369,14 @@ class Shim:
             return
         self.state["device_fault"] = device_fault
         self.deadline_s = boot_time_s() + grace_s
-        self.signal_all(signal.SIGTERM)
+        # A child that has not executed is still the supervisor's own, and takes no SIGTERM.
+        before_ranks = self.forked is not None and not self.forked.let_go
+        self.forget_forked()
+        self.signal_all(signal.SIGKILL if before_ranks else signal.SIGTERM)
         self.change(phase="stopping", reason=reason)
 
     def refuse(self, refused: Refused) -> None:
+        self.forget_forked()
         self.signal_all(signal.SIGKILL)
         self.change(phase="refused", reason=refused.reason, device_fault=refused.device_fault)
 

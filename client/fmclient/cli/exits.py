@@ -21,6 +21,14 @@ UNREACHABLE = 5
 INTERRUPTED = 128 + 2  # as a shell reports SIGINT
 BROKEN_PIPE = 128 + 13  # as a shell reports SIGPIPE
 
+SERVER_HINT = "is fm-scheduler running there? --server HOST:PORT or FMSCHED_SERVER names it"
+# gRPC's words where something listens and the connection ends before a call: TLS on one side only, or a certificate not accepted.
+REFUSED_SIGNS = ("Socket closed", "handshake failed", "Connection reset")
+REFUSED_HINT = (
+    "something listens there, but ended the connection: "
+    "--tls-ca, --tls-cert and --tls-key must be what that fm-scheduler asks for"
+)
+
 
 def complain(message: str) -> None:
     """To stderr, as it stands: no markup is read into it."""
@@ -51,7 +59,8 @@ def report(error: FmschedError) -> int:
         case errors.StillWaiting():
             return FAILED
         case errors.Unreachable():
-            complain("fmctl: is fm-scheduler running there? --server HOST:PORT or FMSCHED_SERVER names it")
+            refused = any(sign in str(error) for sign in REFUSED_SIGNS)
+            complain(f"fmctl: {REFUSED_HINT if refused else SERVER_HINT}")
             return UNREACHABLE
         case errors.DeadlineExceeded():
             return UNREACHABLE

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from fmproto.v1.job_pb2 import JobEvent
     from fmproto.v1.scheduler_pb2 import Job, JobChange, Node
 
-# The service has no stream of nodes: -w asks again, and prints what differs.
-NODES_POLL_S = 2.0
+# The service has no stream of nodes or queues: -w asks again, and prints what differs.
+POLL_S = 2.0
 
-app = typer.Typer(no_args_is_help=True, help="List jobs, nodes, GPUs or events.")
+app = typer.Typer(no_args_is_help=True, help="List jobs, nodes, GPUs, queues or events.")
 NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these.")]
 
 
@@ -88,6 +88,33 @@ def gpus(
         _poll(printer, lambda: [(n, v) for n in _nodes(client.nodes().nodes, names) for v in gpu_views(n)], watch)
 
 
+@app.command("queue", hidden=True)
+@app.command("queues")
+def queues(
+    ctx: typer.Context,
+    names: NamesArgument = None,
+    output: OutputOption = Output.TABLE,
+    watch: WatchOption = False,
+    server: ServerOption = None,
+    timeout_s: TimeoutOption = None,
+) -> None:
+    """Queues with live jobs: what runs in each, what waits, and who is next; -o wide says why that one waits."""
+    from fmclient.cli.queues import COLUMNS, Queue, data, queues_of, row
+
+    printer = _Printer(output, COLUMNS, lambda queue: row(queue, _now_ms()), lambda queue: str(queue.name), data)
+    seen: set[str] = set()
+
+    def load() -> list[Queue]:
+        found = queues_of(client.list(live_only=True), also=seen)
+        seen.update(queue.name for queue in found)  # so that -w tells when the last job of a queue has ended
+        if names:
+            _require(names, seen, "queue")
+        return [queue for queue in found if not names or queue.name in names]
+
+    with connect(ctx, server, timeout_s) as client:
+        _poll(printer, load, watch)
+
+
 @app.command("event", hidden=True)
 @app.command("events")
 def events(
@@ -151,7 +178,7 @@ def _poll(printer: _Printer, load: Callable[[], list[Any]], watch: bool) -> None
     printer.first(items)
     known = {printer.name(item): str(item) for item in items}
     while watch:  # until Ctrl-C
-        time.sleep(NODES_POLL_S)
+        time.sleep(POLL_S)
         items = load()
         for item in items:
             if known.get(printer.name(item)) != str(item):

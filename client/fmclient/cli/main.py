@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fmclient.cli import cancel, describe, drain, explain, get, logs, plan, submit, topo, validate, version
+from fmclient.cli import cancel, describe, drain, explain, get, logs, plan, submit, top, topo, validate, version
 from fmclient.cli.exits import Commands
 from fmclient.cli.options import Settings
 
@@ -31,6 +31,7 @@ app.command()(explain.explain)
 app.command()(logs.logs)
 app.command()(cancel.cancel)
 app.command()(plan.plan)
+app.command()(top.top)
 app.add_typer(topo.app, name="topo")
 app.command()(drain.drain)
 app.command()(drain.undrain)

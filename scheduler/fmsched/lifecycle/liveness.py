@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from fmsched.lifecycle.step import NodeState
 from fmsched.model.hardware import NodeName
 
+# Two machines' clocks do not run at one rate, and SIGKILL takes a moment.
+FENCE_MARGIN = 1.1
+
 
 @dataclass(frozen=True, slots=True)
 class LivenessLimits:
@@ -28,10 +31,12 @@ class LivenessLimits:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """A node's signs of life: whether its leased key is there, and the seconds since its beat last changed."""
+    """A node's signs of life: whether its leased key is there, the seconds since its beat last changed, and the seconds without
+    contact after which its agent says that its ranks are gone (0: unknown)."""
 
     key: bool
     silent_s: float
+    fence_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,16 @@ class Liveness:
 
 
 def judge(signs: Mapping[NodeName, Sign], limits: LivenessLimits) -> Liveness:
-    """The state of every node."""
+    """The state of every node. Whatever the limits say, no node is lost before its own fence has ended its ranks."""
+    # Those that have been gone for long say nothing about the store.
+    recent = [node for node, sign in signs.items() if sign.silent_s <= limits.mass_lost_s]
     silent = [node for node, sign in signs.items() if not sign.key or sign.silent_s > limits.unreachable_s]
-    holding = len(silent) >= limits.mass_min and len(silent) > limits.mass_share * len(signs)
+    recently_silent = len(set(silent).intersection(recent))
+    holding = recently_silent >= limits.mass_min and recently_silent > limits.mass_share * len(recent)
     lost_s = limits.mass_lost_s if holding else limits.node_lost_s
     states = dict.fromkeys(signs, NodeState.READY)
     for node in silent:
-        states[node] = NodeState.LOST if signs[node].silent_s > lost_s else NodeState.UNREACHABLE
+        sign = signs[node]
+        lost = sign.silent_s > max(lost_s, sign.fence_s * FENCE_MARGIN)
+        states[node] = NodeState.LOST if lost else NodeState.UNREACHABLE
     return Liveness(states, holding)

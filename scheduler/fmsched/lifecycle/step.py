@@ -34,7 +34,7 @@ class Limits:
 class World:
     """What a job's step may know of the rest."""
 
-    nodes: Mapping[NodeName, NodeState] = field(default_factory=dict)  # absent: gone from the inventory, treated as lost
+    nodes: Mapping[NodeName, NodeState] = field(default_factory=dict)  # absent: nothing is known, nothing is concluded
     failed_gpus: Mapping[GpuId, str] = field(default_factory=dict)
     age_s: float = 0.0  # since this scheduler first saw the decision in its present phase
     now_ms: int = 0
@@ -93,9 +93,7 @@ def still_busy(job: Job, decision: Decision, world: World) -> tuple[NodeName, ..
     return tuple(
         node
         for node in decision.placement.nodes
-        if node in job.runs
-        and job.runs[node].attempt <= decision.attempt
-        and world.nodes.get(node, NodeState.LOST) is not NodeState.LOST
+        if node in job.runs and job.runs[node].attempt <= decision.attempt and world.nodes.get(node) is not NodeState.LOST
     )
 
 
@@ -185,7 +183,7 @@ def _cluster_fault(
         if rank.gpu_id in world.failed_gpus and not _rank_done(runs, rank.node, rank.rank):
             return f"{rank.gpu_id} failed: {world.failed_gpus[rank.gpu_id]}", ()
     for node in decision.placement.nodes:
-        if world.nodes.get(node, NodeState.LOST) is NodeState.LOST:
+        if world.nodes.get(node) is NodeState.LOST:
             return f"node {node} is lost", ()
         run = runs.get(node)
         if run is not None and run.device_fault:

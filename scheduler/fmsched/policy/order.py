@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fmsched.model.hardware import JobId
 from fmsched.model.job import Request
 from fmsched.model.record import Job
 
@@ -13,16 +12,6 @@ def waiting_in_order(jobs: Iterable[Job]) -> tuple[Job, ...]:
     """The wanted jobs that wait for a placement, the next one first."""
     waiting = [job for job in jobs if job.wanted and job.status.state.waits and job.decision is None]
     return tuple(sorted(waiting, key=lambda job: (-job.spec.priority, job.spec.submitted_ms, job.id)))
-
-
-def ahead_of(job: Job, queue: Iterable[Job]) -> tuple[JobId, ...]:
-    """The jobs that stand before `job`."""
-    ahead = []
-    for other in queue:
-        if other.id == job.id:
-            break
-        ahead.append(other.id)
-    return tuple(ahead)
 
 
 def question(request: Request) -> tuple[object, ...]:

@@ -23,7 +23,9 @@ class Answers:
         raise not_found("job", name, self._mirror.specs)
 
     def newest(self, name: str) -> JobId:
-        """The newest job of that name, or the job of that id. Raises ServiceError NOT_FOUND."""
+        """The job of that id, else the newest of that name. Raises ServiceError NOT_FOUND."""
+        if name in self._mirror.specs:
+            return name
         named = [(spec.submitted_ms, id_) for id_, spec in self._mirror.specs.items() if spec.name == name]
         return max(named)[1] if named else self.find(name)
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from fmproto.channel import client_options
+from fmproto.etcd_tls import Tls
 from fmproto.v1 import agent_pb2, agent_pb2_grpc
 from fmproto.v1 import scheduler_pb2 as pb
 from fmsched.loop import Scheduler
@@ -19,8 +20,11 @@ CHUNKS_WAITING_MAX = 256
 
 
 class Logs:
-    def __init__(self, scheduler: Scheduler) -> None:
+    """`tls` is how the agents' servers are reached; None: in plain text."""
+
+    def __init__(self, scheduler: Scheduler, tls: Tls | None = None) -> None:
         self._scheduler = scheduler
+        self._tls = tls
 
     async def stream(self, job: JobId, call: pb.LogsRequest) -> AsyncIterator[pb.LogChunk]:
         """Chunks of all asked ranks, each rank's in order. Raises ServiceError."""
@@ -69,7 +73,13 @@ class Logs:
         ask = agent_pb2.AgentLogsRequest(
             job=job, attempt=call.attempt, ranks=call.ranks, follow=call.follow, tail_lines=call.tail_lines
         )
-        async with grpc.aio.insecure_channel(inventory.agent_address, options=client_options()) as channel:
+        try:
+            opened = _channel(inventory.agent_address, self._tls)
+        except OSError as error:
+            text = f"node {node} cannot be asked for logs: tls.agents: {error.filename}: {error.strerror}"
+            await chunks.put(ServiceError(grpc.StatusCode.UNAVAILABLE, text))
+            return
+        async with opened as channel:
             try:
                 async for chunk in agent_pb2_grpc.AgentStub(channel).Logs(ask):
                     await chunks.put(chunk)
@@ -79,3 +89,10 @@ class Logs:
                 missing = error.code() is grpc.StatusCode.NOT_FOUND
                 message = f"node {node}: {error.details()}"
                 await chunks.put(None if missing else ServiceError(error.code(), message))
+
+
+def _channel(address: str, tls: Tls | None) -> grpc.aio.Channel:
+    """The files are read again for each channel, so that renewed certificates are used. Raises OSError where one cannot be read."""
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=client_options())
+    return grpc.aio.secure_channel(address, tls.credentials(), options=client_options())

@@ -14,26 +14,34 @@ from grpc_reflection.v1alpha import reflection
 
 import fmproto
 from fmproto.channel import server_options
+from fmproto.etcd_tls import Tls
 from fmproto.kv import Conflict, StoreFull, StoreUnavailable
+from fmproto.tls import ServerTls
 from fmproto.v1 import hardware_pb2 as hw
 from fmproto.v1 import scheduler_pb2 as pb
 from fmproto.v1 import scheduler_pb2_grpc
-from fmsched.loop import Scheduler
+from fmsched.loop import Scheduler, Solver
 from fmsched.model.hardware import JobId
 from fmsched.service.answers import Answers
 from fmsched.service.errors import ServiceError, abort, not_found, not_leader
 from fmsched.service.holds import Holds
 from fmsched.service.logs import Logs
 from fmsched.service.submit import Submit, validate
+from fmsched.solver import TooManyWaiting
 from fmsched.store.ledger import Ledger
 
 log = structlog.get_logger(__name__)
 
-MANIFEST_BYTES_MAX = 1024 * 1024
 STORE_UNAVAILABLE = "the state store does not answer; whether the call took effect is not known: look before repeating it"
 STORE_FULL = "the state store is full: nothing was stored; cancel still works, and submit will when there is room again"
 # A lost race with the loop's own writes is retried on a newer picture so often.
 RACES_MAX = 5
+
+SERVICE_NAME = "fmsched.v1.Scheduler"
+# What health is asked about: this service, and the process as a whole.
+HEALTH_NAMES = ("", SERVICE_NAME)
+# The event loop alone would let its tasks be collected.
+_announcing: set[asyncio.Task[None]] = set()
 
 # A stream that has nothing to say says so this often.
 SIGN_OF_LIFE_S = 5.0
@@ -50,6 +58,8 @@ def _mapped(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
             return await method(self, request, context)
         except ServiceError as error:
             await abort(context, error)
+        except TooManyWaiting as error:
+            await abort(context, ServiceError(grpc.StatusCode.UNAVAILABLE, f"the scheduler is busy: {error}; try again"))
         except StoreUnavailable:
             await abort(context, ServiceError(grpc.StatusCode.UNAVAILABLE, STORE_UNAVAILABLE))
         except StoreFull:
@@ -59,14 +69,21 @@ def _mapped(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
 
 
 class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
-    """`leader` gives the address of whoever leads now, None while nobody does."""
+    """`leader` gives the address of whoever leads now, None while nobody does. `agents_tls`: how agents are asked for logs."""
 
-    def __init__(self, scheduler: Scheduler, holds: Holds, leader: Callable[[], Awaitable[str | None]]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        holds: Holds,
+        leader: Callable[[], Awaitable[str | None]],
+        solver: Solver,
+        agents_tls: Tls | None = None,
+    ) -> None:
         self._scheduler = scheduler
         self._mirror = scheduler.mirror
         self._answers = Answers(scheduler)
-        self._submit = Submit(scheduler, self._answers)
-        self._logs = Logs(scheduler)
+        self._submit = Submit(scheduler, self._answers, solver)
+        self._logs = Logs(scheduler, agents_tls)
         self._holds = holds
         self._leader = leader
 
@@ -81,6 +98,12 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
     def _synced(self) -> None:
         if not self._mirror.synced:
             raise ServiceError(grpc.StatusCode.UNAVAILABLE, "this scheduler has not read the state store yet; try again")
+
+    async def announce(self, healths: Any) -> None:
+        """Sets the health to SERVING once calls that read can be answered."""
+        await self._mirror.reached(1)  # no store has an older revision
+        for name in HEALTH_NAMES:
+            await healths.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     # --- submitting
 
@@ -170,7 +193,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
 
     async def _changes(self, only: JobId | None) -> AsyncIterator[pb.JobChange]:
         """The picture first, then each change, and an empty message as a sign of life where there is none for a while."""
-        subscription = self._mirror.subscribe()
+        subscription = self._mirror.subscribe(only)
         try:
             queue = self._answers.queue()
             for id_ in [only] if only else sorted(self._mirror.specs):
@@ -182,7 +205,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
                     yield pb.JobChange()
                     continue
                 queue = self._answers.queue()
-                for id_ in sorted(jobs if only is None else jobs & {only}):
+                for id_ in sorted(jobs):
                     if id_ in self._mirror.specs and id_ in self._mirror.statuses:
                         yield pb.JobChange(job=self._answers.job(id_, queue))
                     elif id_ not in self._mirror.specs:
@@ -239,21 +262,25 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
         )
 
 
-async def start_server(service: SchedulerService, listen: str) -> tuple[grpc.aio.Server, int]:
-    """Serves on `listen` ("host:port", port 0: any); answers the server and its port. Raises OSError where the address
-    cannot be had."""
+async def start_server(service: SchedulerService, listen: str, tls: ServerTls | None = None) -> tuple[grpc.aio.Server, int]:
+    """Serves on `listen` ("host:port", port 0: any); answers the server and its port. Its health is NOT_SERVING until the store has
+    been read once. Raises OSError where the address cannot be had, and ValueError for certificates that cannot be used."""
     server = grpc.aio.server(options=server_options())
     scheduler_pb2_grpc.add_SchedulerServicer_to_server(service, server)
     healths = health.aio.HealthServicer()  # type: ignore[attr-defined]
     health_pb2_grpc.add_HealthServicer_to_server(healths, server)
-    names = ("fmsched.v1.Scheduler", health.SERVICE_NAME, reflection.SERVICE_NAME)
+    names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     try:
-        port = server.add_insecure_port(listen)
+        port = server.add_secure_port(listen, tls.credentials()) if tls else server.add_insecure_port(listen)
     except RuntimeError as error:
         raise OSError(f"cannot listen on {listen}: {error}") from error
     if port == 0:
         raise OSError(f"cannot listen on {listen}")
+    for name in HEALTH_NAMES:
+        await healths.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     await server.start()
-    await healths.set("", health_pb2.HealthCheckResponse.SERVING)
+    announcing = asyncio.create_task(service.announce(healths), name="health")
+    _announcing.add(announcing)
+    announcing.add_done_callback(_announcing.discard)
     return server, port

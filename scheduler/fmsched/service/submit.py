@@ -12,7 +12,7 @@ from fmproto.kv import Conflict
 from fmproto.v1 import job_pb2
 from fmproto.v1 import scheduler_pb2 as pb
 from fmsched.lifecycle.table import submitted
-from fmsched.loop import Scheduler
+from fmsched.loop import Scheduler, Solver
 from fmsched.manifest import Manifest, parse, request, summary
 from fmsched.model.hardware import JobId
 from fmsched.model.job import Request
@@ -21,9 +21,12 @@ from fmsched.place.report import plan_json
 from fmsched.service.answers import Answers
 from fmsched.service.errors import ServiceError, invalid, not_leader
 from fmsched.store import codec
+from fmsched.store.ledger import GANG_RANKS_MAX, VALUE_BYTES_MAX
 
-# A submit whose name is taken in the same moment looks for the next free number so often.
-NAME_ATTEMPTS_MAX = 8
+# A lost race is run again on a newer picture so often.
+RACES_MAX = 5
+SUBMITTER_MAX = 256
+HOLD_S_MAX = 30 * 86400.0
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{0,128}")
 
 
@@ -33,6 +36,23 @@ def checked(text: str) -> Manifest:
     if isinstance(parsed, Manifest):
         return parsed
     raise invalid(pb.FieldViolation(line=fault.line, path=fault.path, message=fault.message) for fault in parsed)
+
+
+def _check_call(call: pb.SubmitRequest) -> None:
+    faults = []
+    if not REQUEST_ID.fullmatch(call.request_id):
+        allowed = "at most 128 letters, digits and . _ : - are allowed"
+        faults.append(pb.FieldViolation(path="request_id", message=f"found {call.request_id[:40]!r}; {allowed}"))
+    if not 0 <= call.hold_s <= HOLD_S_MAX:  # NaN is neither
+        faults.append(
+            pb.FieldViolation(path="hold_s", message=f"found {call.hold_s}; 0 to {HOLD_S_MAX:g} seconds are allowed")
+        )
+    if len(call.submitter) > SUBMITTER_MAX:
+        faults.append(
+            pb.FieldViolation(path="submitter", message=f"found {len(call.submitter)} characters; at most {SUBMITTER_MAX}")
+        )
+    if faults:
+        raise invalid(faults)
 
 
 def validate(text: str) -> pb.ValidateResponse:
@@ -85,59 +105,66 @@ def spec_message(manifest: Manifest, id_: JobId, text: str, submitted_ms: int, c
 
 
 class Submit:
-    def __init__(self, scheduler: Scheduler, answers: Answers) -> None:
+    """`solver` is the service's own: what users ask must not hold up what the leader decides."""
+
+    def __init__(self, scheduler: Scheduler, answers: Answers, solver: Solver) -> None:
         self._scheduler = scheduler
         self._answers = answers
+        self._solver = solver
+        self._turn = asyncio.Lock()
 
     async def submit(self, call: pb.SubmitRequest, leader: str | None) -> pb.SubmitResponse:
         """Raises ServiceError as the proto file lists."""
         manifest = checked(call.manifest)
-        if not REQUEST_ID.fullmatch(call.request_id):
-            fault = "at most 128 letters, digits and . _ : - are allowed"
-            raise invalid([pb.FieldViolation(path="request_id", message=f"found {call.request_id[:40]!r}; {fault}")])
+        _check_call(call)
         earlier = self._of_request(call.request_id)
         if earlier is not None:
             return pb.SubmitResponse(job=self._answers.job(earlier), existed=True)
         await self._refuse_the_impossible(request(manifest, manifest.name))
-        for _ in range(NAME_ATTEMPTS_MAX):
+        # One at a time: the mirror shows the one before, so that a request id or a number is never used twice.
+        async with self._turn:
+            return await self._store(manifest, call, leader)
+
+    async def _store(self, manifest: Manifest, call: pb.SubmitRequest, leader: str | None) -> pb.SubmitResponse:
+        mirror = self._scheduler.mirror
+        for _ in range(RACES_MAX):
+            earlier = self._of_request(call.request_id)
+            if earlier is not None:
+                return pb.SubmitResponse(job=self._answers.job(earlier), existed=True)
             ledger = self._scheduler.ledger
             if ledger is None:
                 raise not_leader(leader)
-            id_ = self._free_id(manifest.name)
+            # Names have no dot, so an id is never another job's name; numbers are never given twice.
+            id_ = f"{manifest.name}.{mirror.sequence + 1}"
             now_ms = self._scheduler.wall_ms()
             spec = spec_message(manifest, id_, call.manifest, now_ms, call)
+            if spec.ByteSize() > VALUE_BYTES_MAX:
+                found = f"found {spec.ByteSize():,} bytes once stored; at most {VALUE_BYTES_MAX:,} are allowed"
+                raise invalid([pb.FieldViolation(message=found)])
+            before = mirror.sequence
             outcome = await ledger.submit(spec, submitted(now_ms))
             if not isinstance(outcome, Conflict):
-                await self._scheduler.mirror.reached(outcome)
+                await mirror.reached(outcome)
                 return pb.SubmitResponse(job=self._answers.job(id_))
-            await self._scheduler.mirror.reached(outcome.revision)
-            if id_ not in self._scheduler.mirror.specs:
-                raise not_leader(leader)  # nobody took the name, so it was the other guard
-        raise ServiceError(
-            grpc.StatusCode.ABORTED, f"{manifest.name}: its name was taken {NAME_ATTEMPTS_MAX} times in a row; try again"
-        )
+            await mirror.reached(outcome.revision)
+            if mirror.sequence == before:
+                break  # nobody took the number, so it was the other guard
+        raise not_leader(leader)
 
     def _of_request(self, request_id: str) -> JobId | None:
         if not request_id:
             return None
         return next((id_ for id_, spec in self._scheduler.mirror.specs.items() if spec.request_id == request_id), None)
 
-    def _free_id(self, name: str) -> JobId:
-        """The name itself, then name.2, name.3…: a manifest may be submitted again, and both jobs keep their history."""
-        taken = self._scheduler.mirror.specs
-        if name not in taken:
-            return name
-        number = 2
-        while f"{name}.{number}" in taken:
-            number += 1
-        return f"{name}.{number}"
-
     async def _refuse_the_impossible(self, asked: Request) -> None:
+        if asked.gpus > GANG_RANKS_MAX:
+            found = f"found {asked.gpus:,} GPUs in all; at most {GANG_RANKS_MAX:,} are allowed in one job"
+            raise invalid([pb.FieldViolation(path="spec.replicaCount", message=found)])
         scheduler = self._scheduler
         snapshot = scheduler.picture.snapshot(asyncio.get_running_loop().time())
         if not snapshot.topology.nodes:
             return  # no node has registered yet: nothing can be said
-        verdict, _ = await scheduler.solver(snapshot.emptied(), asked, scheduler.config.budget)
+        verdict, _ = await self._solver(snapshot.emptied(), asked, scheduler.config.budget)
         if isinstance(verdict, Unplaceable) and verdict.never:
             raise ServiceError(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -151,7 +178,7 @@ class Submit:
         asked = request(manifest, manifest.name)
         scheduler = self._scheduler
         snapshot = scheduler.picture.snapshot(asyncio.get_running_loop().time())
-        verdict, seconds = await scheduler.solver(snapshot, asked, scheduler.config.budget)
+        verdict, seconds = await self._solver(snapshot, asked, scheduler.config.budget)
         nodes = len(snapshot.topology.nodes)
         gpus = sum(len(node.shape.gpus) for node in snapshot.topology.nodes)
         return json.dumps(plan_json(asked, verdict, seconds, nodes, gpus))

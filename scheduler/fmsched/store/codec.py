@@ -43,8 +43,9 @@ def state_number(state: State) -> pb.JobState:
     return _STATES[state]
 
 
-def node_of(inventory: hw.Inventory, shapes: dict[NodeShape, NodeShape]) -> Node:
-    """`shapes` makes equal nodes share one shape. Ports that are not Active are left out: nothing can be placed over them."""
+def node_of(inventory: hw.Inventory, dead_ports: frozenset[str], shapes: dict[NodeShape, NodeShape]) -> Node:
+    """`shapes` makes equal nodes share one shape. Ports that are not Active, or whose health failed (they flap), are left out:
+    nothing can be placed over them."""
     gpus = sorted(inventory.gpus, key=lambda gpu: gpu.index)
     position = {gpu.index: i for i, gpu in enumerate(gpus)}
     nvlink = [[0.0] * len(gpus) for _ in gpus]
@@ -59,7 +60,7 @@ def node_of(inventory: hw.Inventory, shapes: dict[NodeShape, NodeShape]) -> Node
         hcas=tuple(
             HcaSpec(port.hca, port.port, port.rate_gbps, tuple(position[i] for i in port.near_gpus if i in position))
             for port in inventory.hca_ports
-            if port.state == "Active"
+            if port.state == "Active" and f"{port.hca}/{port.port}" not in dead_ports
         ),
         cpus=inventory.host.cpus,
         memory_gb=inventory.host.memory_bytes / 1e9,
@@ -99,6 +100,13 @@ def unfit_of(health: hw.Health) -> dict[str, str]:
 def failed_of(health: hw.Health) -> dict[str, str]:
     """GPUs (by uuid) on which nothing can go on running, with the reason."""
     return {gpu.device: gpu.reason or "failed" for gpu in health.gpus if gpu.state == hw.HEALTH_STATE_FAILED}
+
+
+def dead_ports_of(health: hw.Health) -> frozenset[str]:
+    """Adapter ports that may not be used, as "mlx5_0/1"."""
+    return frozenset(
+        port.device for port in health.hca_ports if port.state in (hw.HEALTH_STATE_FAILED, hw.HEALTH_STATE_DRAINING)
+    )
 
 
 def group_of(message: pb.ResourceGroup) -> ResourceGroup:

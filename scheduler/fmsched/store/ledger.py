@@ -4,7 +4,7 @@ revision) and while what it was decided on is unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fmproto import keys
@@ -16,6 +16,12 @@ from fmsched.model.record import Decision, Job, Phase, Status
 from fmsched.store import codec
 from fmsched.store.election import Leadership
 from fmsched.store.mirror import Mirror
+
+# Well under etcd's 1.5 MB for a request: keys and framing come on top.
+TRANSACTION_BYTES = 1_000_000
+# One key of a job may not exceed it, or no transaction could hold it. At 100 bytes a rank, a decision of 12,000 ranks does not.
+VALUE_BYTES_MAX = 1_200_000
+GANG_RANKS_MAX = 12_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +51,15 @@ class Ledger:
         return await self._kv.write([self._leadership.guard(), *guards], ops)
 
     async def submit(self, spec: pb.JobSpec, status: Status) -> int | Conflict:
+        """Takes the next number of the sequence, which the id must have been made of (Mirror.sequence + 1)."""
+        number = self._mirror.guard(keys.SEQUENCE)
         ops = [
+            Put(keys.SEQUENCE, str(self._mirror.sequence + 1).encode()),
             Put(keys.job_spec(spec.id), spec.SerializeToString()),
             Put(keys.job_status(spec.id), codec.status_message(spec.id, status).SerializeToString()),
             Put(keys.job_wanted(spec.id), pb.Wanted(id=spec.id).SerializeToString()),
         ]
-        return await self._write([Guard(keys.job_spec(spec.id), mod_revision=0)], ops)
+        return await self._write([number, Guard(keys.job_spec(spec.id), mod_revision=0)], ops)
 
     async def unwant(self, job: JobId) -> int | Conflict:
         """Cancels: a pure delete, which works even in a full store and survives this scheduler."""
@@ -93,21 +102,20 @@ class Ledger:
         ops = first + self._order_ops(job, decision, orders)
         if not ops:
             return None
-        step = OPERATIONS_MAX
-        outcome = await self._write(guards, ops[:step])
         # Orders beyond one transaction follow from the decision, so they need no guard but leadership; a later leader finishes them.
-        for start in range(step, len(ops), step):
+        outcome: int | Conflict | None = None
+        for transaction in transactions(ops):
+            outcome = await self._write(guards if outcome is None else [], transaction)
             if isinstance(outcome, Conflict):
                 break
-            outcome = await self._write([], ops[start : start + step])
         return outcome
 
     async def withdraw(self, job: Job) -> int | Conflict | None:
         """Only deletes the orders: what can be done for a cancelled job while the store is full."""
         ops = [Delete(keys.assignment(node, job.id)) for node in job.orders]
         outcome: int | Conflict | None = None
-        for start in range(0, len(ops), OPERATIONS_MAX):
-            outcome = await self._write([], ops[start : start + OPERATIONS_MAX])
+        for transaction in transactions(ops):
+            outcome = await self._write([], transaction)
         return outcome
 
     async def put_intent(self, intent: hw.NodeIntent) -> int | Conflict:
@@ -152,6 +160,21 @@ class Ledger:
         ]
         ops += [Delete(keys.assignment(node, job.id)) for node in sorted(set(job.orders) - set(nodes))]
         return ops
+
+
+def transactions(ops: Sequence[Op]) -> Iterator[list[Op]]:
+    """`ops` in order, in pieces that the store takes: few enough, and small enough."""
+    piece: list[Op] = []
+    held_bytes = 0
+    for op in ops:
+        size = len(op.value) if isinstance(op, Put) else 0
+        if piece and (len(piece) == OPERATIONS_MAX or held_bytes + size > TRANSACTION_BYTES):
+            yield piece
+            piece, held_bytes = [], 0
+        piece.append(op)
+        held_bytes += size
+    if piece:
+        yield piece
 
 
 def _behind(phase: Phase, attempt: int, decision: Decision, orders: Phase) -> bool:

@@ -38,21 +38,24 @@ class Touched:
 
 
 class Subscription:
-    """Collects touched jobs and nodes for one reader; never grows beyond the number of them."""
+    """Collects touched jobs and nodes for one reader; never grows beyond the number of them. With `only`, of that job alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, only: JobId | None = None) -> None:
+        self._only = only
         self._event = asyncio.Event()
         self._jobs: set[JobId] = set()
         self._nodes: set[NodeName] = set()
 
     def add(self, touched: Touched) -> None:
+        if self._only is not None:
+            if self._only in touched.jobs:
+                self._jobs.add(self._only)
+                self._event.set()
+            return
         self._jobs |= touched.jobs
         self._nodes |= touched.nodes
         if touched.jobs or touched.nodes or touched.capacity:
             self._event.set()
-
-    def poke(self) -> None:
-        self._event.set()
 
     async def take(self, timeout_s: float | None) -> tuple[set[JobId], set[NodeName]]:
         """What was touched since the last call; two empty sets after `timeout_s`."""
@@ -79,6 +82,7 @@ class Mirror:
         self.healths: dict[NodeName, hw.Health] = {}
         self.alives: dict[NodeName, hw.Alive] = {}
         self.heard_s: dict[NodeName, float] = {}  # monotonic, of this process: when the beat last changed
+        self.fences_s: dict[NodeName, float] = {}  # as each agent says: its ranks are gone after so long without contact
         self.intents: dict[NodeName, hw.NodeIntent] = {}
         self.fabric = hw.Fabric()
         self.specs: dict[JobId, pb.JobSpec] = {}
@@ -90,6 +94,8 @@ class Mirror:
         self.orders: dict[JobId, dict[NodeName, Order]] = {}
         self.runs: dict[JobId, dict[NodeName, Run]] = {}
         self.run_messages: dict[JobId, dict[NodeName, pb.RunReport]] = {}
+        self.sequence = 0
+        self.unreadable: dict[str, str] = {}  # key → why: what it says is unknown, so it is never taken as absent
         self._mods: dict[str, int] = {}
         self._echo_s: float | None = None
         self._subscriptions: set[Subscription] = set()
@@ -134,8 +140,8 @@ class Mirror:
         async with self._progress:
             await self._progress.wait_for(lambda: self.revision >= revision)
 
-    def subscribe(self) -> Subscription:
-        subscription = Subscription()
+    def subscribe(self, only: JobId | None = None) -> Subscription:
+        subscription = Subscription(only)
         self._subscriptions.add(subscription)
         return subscription
 
@@ -161,6 +167,11 @@ class Mirror:
             runs=self.runs.get(job, {}),
         )
 
+    def dead_ports(self, node: NodeName) -> frozenset[str]:
+        """Adapter ports ("mlx5_0/1") over which nothing may be placed."""
+        health = self.healths.get(node)
+        return codec.dead_ports_of(health) if health is not None else frozenset()
+
     def addresses(self) -> dict[NodeName, str]:
         return {node: inventory.address or node for node, inventory in self.inventories.items()}
 
@@ -177,9 +188,14 @@ class Mirror:
             return
         try:
             handler(self, parts, None if entry is None else entry.value, touched, now_s)
-        except (DecodeError, KeyError, ValueError) as error:
-            # One key that cannot be read must not blind the scheduler to the others.
+        except (DecodeError, KeyError, ValueError, IndexError) as error:
+            # One key that cannot be read must not blind the scheduler to the others. What it said before stands.
+            self.unreadable[key] = repr(error)
+            touched.capacity = True
             log.error("unreadable key", key=key, error=repr(error))
+        else:
+            if self.unreadable.pop(key, None) is not None:
+                touched.capacity = True
 
     def _inventory(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
         _store(self.inventories, parts[1], value, hw.Inventory.FromString)
@@ -187,8 +203,10 @@ class Mirror:
         touched.nodes.add(parts[1])
 
     def _health(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
+        before = self.dead_ports(parts[1])
         _store(self.healths, parts[1], value, hw.Health.FromString)
         touched.capacity = True
+        touched.hardware |= before != self.dead_ports(parts[1])
         touched.nodes.add(parts[1])
 
     def _alive(self, parts: list[str], value: bytes | None, touched: Touched, now_s: float) -> None:
@@ -199,6 +217,7 @@ class Mirror:
         _store(self.alives, node, value, hw.Alive.FromString)
         if value is not None:
             self.heard_s[node] = now_s
+            self.fences_s[node] = self.alives[node].fence_s
         else:
             self.heard_s.setdefault(node, now_s)
 
@@ -210,16 +229,21 @@ class Mirror:
             self.heard_s = {node: min(now_s, at_s + lost_s) for node, at_s in self.heard_s.items()}
         self._echo_s = now_s
 
+    def _sequence(self, _parts: list[str], value: bytes | None, _touched: Touched, _now_s: float) -> None:
+        self.sequence = 0 if value is None else int(value)
+
     def _run(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
         node, job = parts[1], parts[3]
+        message = None if value is None else pb.RunReport.FromString(value)
+        run = None if message is None else codec.run_of(message)
         messages = self.run_messages.setdefault(job, {})
         runs = self.runs[job] = dict(self.runs.get(job, {}))  # values handed out earlier stay as they were
         held_before = runs[node].gpus if node in runs else ()
-        _store(messages, node, value, pb.RunReport.FromString)
-        if value is None:
+        if message is None or run is None:
+            messages.pop(node, None)
             runs.pop(node, None)
         else:
-            runs[node] = codec.run_of(messages[node])
+            messages[node], runs[node] = message, run
         touched.capacity |= held_before != (runs[node].gpus if node in runs else ())
         touched.jobs.add(job)
         if not runs:
@@ -236,11 +260,8 @@ class Mirror:
 
     def _spec(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
         job = parts[1]
+        _store(self.spec_values, job, value, lambda raw: codec.spec_of(pb.JobSpec.FromString(raw)))
         _store(self.specs, job, value, pb.JobSpec.FromString)
-        if value is None:
-            self.spec_values.pop(job, None)
-        else:
-            self.spec_values[job] = codec.spec_of(self.specs[job])
         touched.jobs.add(job)
 
     def _status(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
@@ -253,11 +274,8 @@ class Mirror:
 
     def _decision(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
         job = parts[1]
+        _store(self.decisions, job, value, lambda raw: codec.decision_of(pb.Decision.FromString(raw)))
         _store(self.decision_messages, job, value, pb.Decision.FromString)
-        if value is None:
-            self.decisions.pop(job, None)
-        else:
-            self.decisions[job] = codec.decision_of(self.decision_messages[job])
         touched.capacity = True
         touched.jobs.add(job)
 
@@ -271,8 +289,9 @@ class Mirror:
 
 
 def _store(table: dict[str, Any], key: str, value: bytes | None, decode: Callable[[bytes], Any]) -> None:
-    table.pop(key, None)
-    if value is not None:
+    if value is None:
+        table.pop(key, None)
+    else:
         table[key] = decode(value)
 
 
@@ -288,6 +307,7 @@ _HANDLERS: dict[tuple[str, str], _Handler] = {
     ("jobs", "status"): Mirror._status,
     ("jobs", "wanted"): Mirror._wanted,
     ("echo", ""): Mirror._echo,
+    ("sequence", ""): Mirror._sequence,
     ("decisions", ""): Mirror._decision,
     ("assignments", ""): Mirror._order,
 }
