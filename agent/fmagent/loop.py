@@ -49,7 +49,8 @@ ATTEMPTS_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """`session` as in register.py: "IDENTITY/TOKEN". `address` is what ranks on other nodes reach this node by, `agent_address` the agent's own gRPC server. Times in seconds."""
+    """`session` as in register.py: "IDENTITY/TOKEN". `address` is what ranks on other nodes reach this node by, `agent_address` the
+    agent's own gRPC server. Times in seconds."""
 
     node: str
     session: str
@@ -196,7 +197,9 @@ class AgentLoop:
     def _notice_restore(self, revision: int) -> None:
         reason = restored(self._seen, revision)
         if reason:
-            self._log.warning("terms and attempts are forgotten", node=self._settings.node, term=self._seen.term, reason=reason)
+            self._log.warning(
+                "terms and attempts are forgotten", node=self._settings.node, term=self._seen.term, reason=reason
+            )
             self._seen = Seen()
             self._seen_unsaved = True  # the store's revision will pass the remembered one: the next start would not notice
 

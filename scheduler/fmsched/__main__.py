@@ -34,6 +34,7 @@ from fmsched.topology.clusterfile import ClusterFile, parse
 log = structlog.get_logger("fmsched")
 
 LEAD_RETRY_S = 1.0
+SILENCE_TOLD_S = 5.0
 # Plans and submits that may wait for a solve; the next is refused.
 SOLVES_WAITING_MAX = 64
 # A drained server lets calls in progress end for so long.
@@ -111,6 +112,7 @@ class Process:
             asyncio.create_task(self.scheduler.follow(keys.ROOT), name="follow"),
             asyncio.create_task(self._lead_for_ever(), name="lead"),
             asyncio.create_task(holds.watch(), name="holds"),
+            asyncio.create_task(self._tell_of_silence(), name="silence"),
             asyncio.create_task(stop.wait(), name="stop"),
         ]
         try:
@@ -127,6 +129,13 @@ class Process:
             self._solver.close()
             self._service_solver.close()
             await self._kv.close()
+
+    async def _tell_of_silence(self) -> None:
+        """A store that has never answered looks like nothing at all in the log otherwise."""
+        while True:
+            await asyncio.sleep(SILENCE_TOLD_S)
+            if not self.scheduler.mirror.synced:
+                log.warning("the store does not answer", endpoints=list(self._config.etcd.endpoints))
 
     async def _leader(self) -> str | None:
         try:

@@ -91,6 +91,7 @@ class Scheduler:
         self._first_seen_s: dict[tuple[JobId, int, bool], float] = {}
         self._refusals: dict[tuple[object, ...], Refusal] = {}
         self._revision = 0  # of this one's newest write
+        self.cancel_reasons: dict[JobId, str] = {}  # of jobs cancelled through this one and not yet ended
 
     # --- following
 
@@ -202,7 +203,8 @@ class Scheduler:
             if job is None:
                 continue
             try:
-                await self._look_at(job, replace(world, age_s=self._age_s(job, now_s)))
+                reason = self.cancel_reasons.get(id_, "")
+                await self._look_at(job, replace(world, age_s=self._age_s(job, now_s), cancel_reason=reason))
             except ValueError as error:
                 # The store will never take it: that is this job's misfortune, not everybody's.
                 log.error("a job cannot be written", job=id_, error=str(error))
@@ -246,6 +248,8 @@ class Scheduler:
 
     def _forget_ages(self) -> None:
         held = {(id_, d.attempt, d.start) for id_, d in self.mirror.decisions.items()}
+        unfinished = {id_ for id_, status in self.mirror.statuses.items() if not status.state.ended}
+        self.cancel_reasons = {id_: reason for id_, reason in self.cancel_reasons.items() if id_ in unfinished}
         self._first_seen_s = {key: at_s for key, at_s in self._first_seen_s.items() if key in held}
 
     async def _trim_history(self) -> None:

@@ -9,6 +9,6 @@ def main() -> None:
     try:
         from fmsched.__main__ import app
     except ModuleNotFoundError as error:
-        print(f"fm-scheduler needs: pip install 'fmsched[scheduler]' ({error})", file=sys.stderr)  # noqa: T201
+        print(f"fm-scheduler needs: pip install 'fmsched[scheduler]' ({error})", file=sys.stderr)
         sys.exit(2)
     app()

@@ -193,3 +193,13 @@ def test_looking_twice_changes_nothing() -> None:
     one = job(State.RUNNING, held=held, orders=Phase.START, runs={node: run(RunPhase.RUNNING) for node in READY})
     after = advance(one, World(nodes=READY, now_ms=5), LIMITS)
     assert (after.status, after.decision, after.orders) == (one.status, held, Phase.START)
+
+
+def test_who_cancelled_it_is_said() -> None:
+    one = job(State.RUNNING, held=decision(start=True), wanted=False)
+    assert advance(one, World(nodes=READY, cancel_reason="by its user"), LIMITS).status.reason == "cancelled: by its user"
+
+
+def test_a_node_of_which_nothing_is_known_is_not_concluded_to_be_lost() -> None:
+    one = job(State.RUNNING, held=decision(start=True), orders=Phase.START, runs={n: run(RunPhase.RUNNING) for n in READY})
+    assert advance(one, World(nodes={}), LIMITS).status.state is State.RUNNING

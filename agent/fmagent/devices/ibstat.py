@@ -6,13 +6,17 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+from fmagent.devices.killed import Killed
 from fmproto.v1 import hardware_pb2 as pb
 
 # ibstat opens every adapter; on a node with a sick one it may hang in the kernel.
 TIMEOUT_S = 10.0
 SYS = Path("/sys")
+
+HUNG = "ibstat hung"
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CA = re.compile(r"^CA:?\s+'([^']+)'$")
@@ -20,23 +24,39 @@ _PORT = re.compile(r"^Port\s+(\d+):$")
 _FIELD = re.compile(r"^([A-Za-z][A-Za-z ]*?):\s*(.*)$")
 
 
-async def observe_ports() -> list[pb.HcaPort]:
-    """Empty where there is no adapter, no `ibstat`, or none that answers in time."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            "ibstat",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-    except OSError:
-        return []
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
-    except TimeoutError:
-        process.kill()
-        return []
-    return locate(parse_ibstat(output.decode("utf-8", errors="replace")), SYS)
+@dataclass(frozen=True, slots=True)
+class PortReading:
+    """`error` is why nothing is known of the ports now; empty, and no port: there is no adapter, or no `ibstat`."""
+
+    ports: tuple[pb.HcaPort, ...] = ()
+    error: str = ""
+
+
+class IbstatReader:
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self.killed = Killed()
+
+    async def read(self) -> PortReading:
+        """Never raises; what fails is in the reading."""
+        left = self.killed.left()
+        if left:
+            return PortReading(error=f"{HUNG}: {left}")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                "ibstat",
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except OSError:
+            return PortReading()
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), self._timeout_s)
+        except TimeoutError:
+            await self.killed.end(process)
+            return PortReading(error=f"{HUNG}: no answer in {self._timeout_s:g} s")
+        return PortReading(tuple(locate(parse_ibstat(output.decode("utf-8", errors="replace")), SYS)))
 
 
 def parse_ibstat(text: str) -> list[pb.HcaPort]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -11,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fmagent.devices.killed import Killed
+from fmagent.devices.port import HoldersUnknown
 from fmproto.gpus import GpuFacts, lookup
 from fmproto.v1 import hardware_pb2 as pb
 
@@ -47,6 +48,7 @@ class Reading:
 class NvmlReader:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
+        self.killed = Killed()
         self._child: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._renew_at_s = float("inf")
@@ -75,18 +77,16 @@ class NvmlReader:
         return holders
 
     async def close(self) -> None:
-        """Killed in the middle of a driver call the child may not end before the driver does: not waited for then."""
+        child, self._child = self._child, None
         self._renew_at_s = float("inf")
-        if self._child is not None and await hung.end(self._child, self.kill):
-            self._child = None
-
-    def kill(self, child: asyncio.subprocess.Process) -> None:
-        child.kill()
+        if child is not None and child.returncode is None:
+            await self.killed.end(child)
 
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         async with self._turn:
-            if self._doomed is not None and self._doomed.returncode is None:
-                return {"error": f"{HUNG}: its process {self._doomed.pid} was killed and does not end"}
+            left = self.killed.left()
+            if left:
+                return {"error": f"{HUNG}: {left}"}
             try:
                 if self._child is None or self._child.returncode is not None:
                     self._child = await asyncio.create_subprocess_exec(

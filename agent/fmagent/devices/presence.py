@@ -1,6 +1,6 @@
 """Which GPUs a node has, over time: one that vanishes or cannot even say who it is stays known, and FAILED, until an operator removes
-the record (STATE_DIR/gpus.pb). A record that cannot be read is set aside (gpus.pb.bad). Numbers stay too: a GPU's index is its place in PCI order among all known ones, which is NVML's own
-index while none is missing.
+the record (STATE_DIR/gpus.pb). A record that cannot be read is set aside (gpus.pb.bad). Numbers stay too: a GPU's index is its place in
+PCI order among all known ones, which is NVML's own index while none is missing.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ def read_json(path: str) -> Record | None:
 
 
 def write_json(path: str, content: Record, *, durable: bool = False) -> None:
-    """Whole or not at all. `durable`: there for good once this returns, also through a power cut. On a full disk the folder's spare room is used up."""
+    """Whole or not at all. `durable`: there for good once this returns, also through a power cut. On a full disk the folder's spare room
+    is used up."""
     try:
         _write(path, content, durable=durable)
     except OSError as error:

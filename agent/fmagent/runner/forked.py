@@ -2,9 +2,6 @@
 over a pipe that it reads without waiting. Only the standard library: supervisors use it.
 """
 
-# pathlib would lengthen a supervisor's start by a third:
-# ruff: noqa: PTH123
-
 from __future__ import annotations
 
 import ctypes

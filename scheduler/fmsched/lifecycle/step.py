@@ -38,6 +38,7 @@ class World:
     failed_gpus: Mapping[GpuId, str] = field(default_factory=dict)
     age_s: float = 0.0  # since this scheduler first saw the decision in its present phase
     now_ms: int = 0
+    cancel_reason: str = ""  # of a job that is not wanted any more, where this scheduler was told
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,9 @@ def _without_decision(job: Job, world: World) -> Next:
     status = job.status
     if not job.wanted:
         if status.state.waits:
-            return Next(_ended(status, State.CANCELLED, world.now_ms, "cancelled while it waited"), None, None)
+            return Next(
+                _ended(status, State.CANCELLED, world.now_ms, _because("cancelled while it waited", world)), None, None
+            )
         return Next(_end_of_stop(job, world.now_ms, default=State.CANCELLED), None, None)
     if status.state is State.SUBMITTED:
         return Next(move(status, State.QUEUED, world.now_ms, "waits for its first placement"), None, None)
@@ -81,7 +84,9 @@ def _release(job: Job, decision: Decision, world: World) -> Next:
     """Stop was ordered: the decision goes, and with it the hold on its GPUs, when every node has been seen free."""
     status = job.status
     if not job.wanted and status.state is State.RECOVERING:
-        status = move(status, State.STOPPING, world.now_ms, "cancelled while it recovered", outcome=State.CANCELLED)
+        status = move(
+            status, State.STOPPING, world.now_ms, _because("cancelled while it recovered", world), outcome=State.CANCELLED
+        )
     job = replace(job, status=status)
     if job.orders or still_busy(job, decision, world):
         return Next(status, decision, None)
@@ -118,8 +123,8 @@ def _reason_to_stop(job: Job, decision: Decision, world: World, limits: Limits) 
     if not job.wanted:
         given_back = job.spec.allocation and job.status.state is State.RUNNING
         if given_back:
-            return _stop(job, decision, world, State.SUCCEEDED, "the allocation was given back")
-        return _stop(job, decision, world, State.CANCELLED, "cancelled")
+            return _stop(job, decision, world, State.SUCCEEDED, _because("the allocation was given back", world))
+        return _stop(job, decision, world, State.CANCELLED, _because("cancelled", world))
     # The cluster's faults come first: the ranks beside a lost node or a sick GPU fail in its wake.
     fault = _cluster_fault(job, decision, runs, world, limits)
     if fault is not None:
@@ -164,6 +169,10 @@ def _first_failure(job: Job, decision: Decision, runs: Mapping[NodeName, Run]) -
         if run.phase is RunPhase.REFUSED and not run.device_fault
     ]
     return min(failures + refusals, key=lambda item: item[:2], default=(0, 0, None))[2]
+
+
+def _because(what: str, world: World) -> str:
+    return f"{what}: {world.cancel_reason}" if world.cancel_reason else what
 
 
 def counted(number: int, noun: str) -> str:

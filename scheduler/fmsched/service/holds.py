@@ -46,6 +46,9 @@ class Holds:
                 continue
             for job in self._overdue(asyncio.get_running_loop().time()):
                 log.info("given back: nobody held it", job=job)
+                self._scheduler.cancel_reasons[job] = (
+                    f"nobody held it for {self._scheduler.mirror.spec_values[job].hold_s:g} s"
+                )
                 try:
                     await ledger.unwant(job)
                 except (StoreUnavailable, StoreFull) as error:

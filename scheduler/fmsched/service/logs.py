@@ -36,20 +36,29 @@ class Logs:
             )
         chunks: asyncio.Queue[pb.LogChunk | ServiceError | None] = asyncio.Queue(CHUNKS_WAITING_MAX)
         readers = [asyncio.create_task(self._read(node, job, call, chunks)) for node in nodes]
+        errors = []
         try:
             left = len(readers)
             while left:
                 chunk = await chunks.get()
-                if chunk is None:
-                    left -= 1
-                elif isinstance(chunk, ServiceError):
-                    raise chunk
-                else:
+                if isinstance(chunk, pb.LogChunk):
                     yield chunk
+                    continue
+                left -= 1
+                if chunk is not None:
+                    errors.append(chunk)
         finally:
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
+        # One node's trouble does not spoil the others' logs, and is told after them. Nodes that have none of the asked ranks, or have
+        # dropped old logs, are trouble only where all are.
+        missing = [error for error in errors if error.code is grpc.StatusCode.NOT_FOUND]
+        if len(missing) == len(nodes):
+            raise missing[0]
+        for error in errors:
+            if error not in missing:
+                raise error
 
     def _nodes(self, job: JobId, call: pb.LogsRequest) -> tuple[NodeName, ...]:
         decision = self._scheduler.mirror.decisions.get(job)
@@ -67,7 +76,7 @@ class Logs:
         inventory = self._scheduler.mirror.inventories.get(node)
         if inventory is None or not inventory.agent_address:
             await chunks.put(
-                ServiceError(grpc.StatusCode.UNAVAILABLE, f"node {node} has no agent that could be asked for logs")
+                ServiceError(grpc.StatusCode.FAILED_PRECONDITION, f"node {node} has no agent that could be asked for logs")
             )
             return
         ask = agent_pb2.AgentLogsRequest(
@@ -77,7 +86,7 @@ class Logs:
             opened = _channel(inventory.agent_address, self._tls)
         except OSError as error:
             text = f"node {node} cannot be asked for logs: tls.agents: {error.filename}: {error.strerror}"
-            await chunks.put(ServiceError(grpc.StatusCode.UNAVAILABLE, text))
+            await chunks.put(ServiceError(grpc.StatusCode.FAILED_PRECONDITION, text))
             return
         async with opened as channel:
             try:
@@ -85,10 +94,12 @@ class Logs:
                     await chunks.put(chunk)
                 await chunks.put(None)
             except grpc.aio.AioRpcError as error:
-                # A node that holds none of the asked ranks, or has dropped old logs, does not spoil the others'.
-                missing = error.code() is grpc.StatusCode.NOT_FOUND
-                message = f"node {node}: {error.details()}"
-                await chunks.put(None if missing else ServiceError(error.code(), message))
+                if error.code() is grpc.StatusCode.NOT_FOUND:
+                    await chunks.put(ServiceError(grpc.StatusCode.NOT_FOUND, f"node {node}: {error.details()}"))
+                    return
+                # Not UNAVAILABLE: to a client that would mean this scheduler.
+                reason = f"node {node}: its agent at {inventory.agent_address} does not give the logs: {error.details()}"
+                await chunks.put(ServiceError(grpc.StatusCode.FAILED_PRECONDITION, reason))
 
 
 def _channel(address: str, tls: Tls | None) -> grpc.aio.Channel:

@@ -43,6 +43,7 @@ HEALTH_NAMES = ("", SERVICE_NAME)
 # The event loop alone would let its tasks be collected.
 _announcing: set[asyncio.Task[None]] = set()
 
+CANCEL_REASON_MAX = 200
 # A stream that has nothing to say says so this often.
 SIGN_OF_LIFE_S = 5.0
 
@@ -154,6 +155,8 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
         self._synced()
         id_ = self._answers.newest(request.id)
         if not self._mirror.statuses[id_].state.ended:
+            if request.reason:
+                self._scheduler.cancel_reasons[id_] = request.reason[:CANCEL_REASON_MAX]
             await self._race(lambda ledger: ledger.unwant(id_))
         return pb.CancelResponse(job=self._answers.job(id_))
 
