@@ -19,7 +19,7 @@ ALARM_SHARE = 0.8
 
 def advice(version: str) -> str:
     """What is wrong with running on this etcd; empty where nothing is known to be."""
-    numbers = tuple(int(part) for part in version.split("-")[0].split(".") if part.isdigit())
+    numbers = tuple(int(part) for part in version.split("-", maxsplit=1)[0].split(".") if part.isdigit())
     if (3, 5, 0) <= numbers <= (3, 5, 2):
         return "it can lose consistency when killed under load (etcd-io/etcd#13766)"
     if numbers < (3, 4, 20) or (3, 5, 0) <= numbers < (3, 5, 7):

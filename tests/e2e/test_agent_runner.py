@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from fmagent.orders import Stage
+from fmagent.launch.environment import NodeFacts
+from fmagent.orders import Order, Stage
 from fmagent.runner import files, procfs
 from fmagent.runner.port import CannotPrepare
 from fmagent.runner.process import ProcessLimits
-from tests.support.agent import bench, kill_all, lives, order, processes_naming, until
+from tests.support.agent import Bench, bench, gang, kill_all, lives, order, processes_naming, until
 
 # A worker that leaves its rank's process group, session and parent, and tells its pid.
 ESCAPE = """
@@ -94,6 +95,107 @@ async def test_a_start_that_fails_leaves_no_rank(tmp_path: Path) -> None:
         assert "cannot execute" in run.reason
         assert not run.device_fault
         assert (await at.gone("j")).gone
+
+
+def make_hang(state_dir: Path, wanted: Order, rank: int) -> None:
+    """The rank's output becomes a FIFO that nobody reads: opening it hangs, as a file system does that is gone."""
+    path = state_dir / f"runs/{wanted.job}.{wanted.attempt}/rank-{rank}.out"
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+async def start_hanging(at: Bench, state_dir: Path) -> Order:
+    """Rank 1 hangs between fork and exec; rank 0 would leave a file."""
+    wanted = order("j", ["/bin/sh", "-c", f"touch {state_dir}/ran; sleep 600"], gpus=(0, 1), grace_period_s=600.0)
+    prepared = await at.prepare(wanted)
+    make_hang(state_dir, wanted, 1)
+    await at.runner.start("j", 1, "127.0.0.1", prepared.held_port)
+
+    async def forked() -> bool:
+        return len(procfs.living_descendants(at.supervisor(wanted))) == 2
+
+    await until(forked, "the ranks are forked")
+    return wanted
+
+
+async def test_a_rank_that_hangs_before_it_executes_keeps_all_from_executing(tmp_path: Path) -> None:
+    async with bench(tmp_path, ProcessLimits(start_limit_s=1.0)) as at:
+        await start_hanging(at, tmp_path)
+        run = await at.gone("j")
+        assert run.stage is Stage.REFUSED
+        assert run.device_fault
+        assert "making rank 1 ready" in run.reason
+        assert "longer than 1 s" in run.reason
+        assert [rank.pid for rank in run.ranks] == [0, 0]
+        assert not (tmp_path / "ran").exists()
+
+
+async def test_a_stop_is_obeyed_while_a_rank_hangs_before_it_executes(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = await start_hanging(at, tmp_path)
+        began_s = procfs.boot_time_s()
+        run = await at.stop(wanted, 600.0)
+        assert procfs.boot_time_s() - began_s < 5.0
+        assert run.stage is Stage.EXITED
+        assert run.reason.startswith("the test stops it")
+        assert not (tmp_path / "ran").exists()
+
+
+async def test_the_fence_runs_while_a_rank_hangs_before_it_executes(tmp_path: Path) -> None:
+    async with bench(tmp_path, ProcessLimits(fence_after_s=1.5, fence_grace_s=0.3)) as at:
+        await start_hanging(at, tmp_path)
+        at.contacts = False
+        run = await at.gone("j")
+        assert "fenced" in run.reason
+        assert run.device_fault
+        assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("end", ["limit", "stop", "fence"])
+async def test_a_hang_while_preparing_is_ended(tmp_path: Path, end: str) -> None:
+    limits = ProcessLimits(
+        start_limit_s=1.0 if end == "limit" else 600.0, fence_after_s=1.5 if end == "fence" else 600.0, fence_grace_s=0.3
+    )
+    async with bench(tmp_path, limits) as at:
+        wanted = order("j", ["/bin/sleep", "600"], gpus=(0, 1))
+        await at.contact()
+        await at.runner.prepare(wanted, NodeFacts("n1"), gang(wanted))
+        make_hang(tmp_path, wanted, 0)  # long before the supervisor has started
+        at.contacts = end != "fence"
+        if end == "stop":
+            await at.state("j", lambda run: (tmp_path / "runs/j.1" / files.STATE_FILE).exists())
+            run = await at.stop(wanted, 600.0)
+        else:
+            run = await at.gone("j")
+        said = {"limit": "longer than 1 s", "stop": "the test stops it", "fence": "fenced"}[end]
+        assert said in run.reason
+        assert run.device_fault == (end != "stop")
+        assert run.stage is (Stage.REFUSED if end == "limit" else Stage.EXITED)
+
+
+async def test_a_rank_that_dies_before_it_executes_keeps_all_from_executing(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = await start_hanging(at, tmp_path)
+        for proc in procfs.living_descendants(at.supervisor(wanted)):
+            os.kill(proc.pid, signal.SIGKILL)
+        run = await at.gone("j")
+        assert run.stage is Stage.REFUSED
+        assert run.device_fault
+        assert "was killed before the ranks executed" in run.reason
+        assert not (tmp_path / "ran").exists()
+
+
+async def test_a_hanging_child_does_not_pass_for_a_living_supervisor(tmp_path: Path) -> None:
+    """The kernel kills it with the supervisor; one in state D would not die then, and must not hold the lock."""
+    async with bench(tmp_path) as at:
+        wanted = await start_hanging(at, tmp_path)
+        lock = (tmp_path / "runs/j.1/lock").stat().st_ino
+        for proc in procfs.living_descendants(at.supervisor(wanted)):
+
+            async def released(pid: int = proc.pid) -> bool:
+                return all(descriptor.stat().st_ino != lock for descriptor in Path(f"/proc/{pid}/fd").iterdir())
+
+            await until(released, "the child lets go of the lock")
 
 
 async def test_stop_reaches_every_process_behind_a_shell(tmp_path: Path) -> None:
@@ -395,6 +497,63 @@ async def test_released_runs_are_kept_in_number(tmp_path: Path) -> None:
         assert kept == ["j2.1", "j3.1"]
         assert at.runner.log_folder("j3", 0) is not None
         assert at.runner.log_folder("j0", 0) is None
+
+
+async def test_logs_of_an_older_run_of_the_same_attempt_are_kept(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        for text in ("first", "second", "third"):
+            wanted = order("j", ["/bin/echo", text])
+            await at.start(wanted)
+            await at.gone("j")
+            assert at.output(wanted) == f"{text}\n".encode()
+            await at.runner.release("j", 1)
+        older = [tmp_path / f"runs/j.1.old-{number}/rank-0.out" for number in (1, 2)]
+        assert [path.read_text() for path in older] == ["first\n", "second\n"]
+        assert at.runner.log_folder("j", 0) == tmp_path / "runs/j.1"
+        await at.runner.close()
+        async with bench(tmp_path, ProcessLimits(log_runs_max=1)) as later:
+            assert await later.runner.observe() == ()
+            await later.start(order("k", ["/bin/true"]))
+            await later.gone("k")
+            await later.runner.release("k", 1)
+            assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["k.1"]
+
+
+async def test_a_folder_with_a_living_supervisor_is_not_touched(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order("j", ["/bin/sleep", "600"])
+        await at.start(wanted)
+        with pytest.raises(CannotPrepare, match="living supervisor") as caught:
+            await at.runner.prepare(wanted, NodeFacts("n1"), gang(wanted))
+        assert caught.value.device_fault
+        assert [run.stage for run in await at.runner.observe()] == [Stage.RUNNING]
+
+
+async def test_a_run_whose_files_were_lost_with_the_power_keeps_its_output(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order("j", ["/bin/echo", "precious"])
+        await at.start(wanted)
+        await at.gone("j")
+        (tmp_path / "runs/j.1" / files.STATE_FILE).write_bytes(b"")
+        await at.runner.close()
+        async with bench(tmp_path) as later:
+            assert await later.runner.observe() == ()
+            assert (tmp_path / "runs/j.1.old-1/rank-0.out").read_text() == "precious\n"
+
+
+async def test_what_the_agent_remembers_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    async with bench(tmp_path) as at:
+        await at.runner.remember({"term": 3})
+        assert synced == [(tmp_path / "memory.json").stat().st_ino, tmp_path.stat().st_ino]
+        assert await at.runner.load() == {"term": 3}
 
 
 async def test_nothing_is_left_after_many_random_stops(tmp_path: Path) -> None:

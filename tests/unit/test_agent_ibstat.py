@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from pathlib import Path
 
 import pytest
 
-from fmagent.devices.ibstat import locate, parse_ibstat, port_health
+from fmagent.devices.ibstat import IbstatReader, locate, parse_ibstat, port_health
+from fmagent.devices.killed import Killed
+from fmagent.devices.presence import Presence
+from fmagent.devices.real import RealDevices
 from fmproto.v1 import hardware_pb2 as pb
 
 DATA = Path(__file__).resolve().parents[3] / "shared/data/ibstat"
@@ -68,6 +73,61 @@ def test_sysfs_places_the_adapter(tmp_path: Path) -> None:
     near, unknown = locate(parse_ibstat(TWO), tmp_path)
     assert (near.pci_address, near.numa_node) == ("0000:1a:00.0", 1)
     assert (unknown.pci_address, unknown.numa_node) == ("", -1)
+
+
+class Undying(Killed):
+    """SIGKILL has no effect yet, as on a process in state D."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[asyncio.subprocess.Process] = []
+
+    def kill(self, child: asyncio.subprocess.Process) -> None:
+        self.asked.append(child)
+
+
+def make_ibstat(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = folder / "ibstat"
+    tool.write_text(f"#!/bin/sh\necho started >> {folder}/starts\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+async def test_no_ibstat_is_started_while_the_hung_one_does_not_die(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_ibstat(tmp_path, "exec sleep 600", monkeypatch)
+    reader = IbstatReader(timeout_s=0.5)
+    reader.killed = killed = Undying()
+    assert (await reader.read()).error == "ibstat hung: no answer in 0.5 s"
+    for _ in range(3):
+        assert (await reader.read()).error == f"ibstat hung: process {killed.asked[0].pid} was killed and does not end"
+    assert (tmp_path / "starts").read_text() == "started\n"
+    make_ibstat(tmp_path, f"cat {tmp_path}/said", monkeypatch)
+    (tmp_path / "said").write_text(TWO)
+    killed.asked[0].kill()  # the driver lets go of it
+    await killed.asked[0].wait()
+    reading = await reader.read()
+    assert (len(reading.ports), reading.error) == (2, "")
+
+
+async def test_ports_of_a_hung_ibstat_stay_known_and_are_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "said").write_text(TWO)
+    make_ibstat(tmp_path, f"cat {tmp_path}/said", monkeypatch)
+    devices = RealDevices("n1", 10.0, "", Presence(), IbstatReader(timeout_s=1.0))
+    try:
+        await devices.observe()
+        make_ibstat(tmp_path, "exec sleep 600", monkeypatch)
+        inventory, health = await devices.observe()
+        assert [port.hca for port in inventory.hca_ports] == ["mlx5_0", "mlx5_bond_0"]
+        assert {(port.state, port.reason) for port in health.hca_ports} == {
+            (pb.HEALTH_STATE_FAILED, "ibstat hung: no answer in 1 s")
+        }
+        make_ibstat(tmp_path, f"cat {tmp_path}/said", monkeypatch)
+        _, health = await devices.observe()
+        assert [port.state for port in health.hca_ports] == [pb.HEALTH_STATE_OK, pb.HEALTH_STATE_FAILED]
+    finally:
+        await devices.close()
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data/ibstat is absent: real outputs are not checked")

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from fmagent.devices.port import HoldersUnknown
 from fmagent.launch.environment import NodeFacts
 from fmagent.loop import AgentLoop, AgentSettings
 from fmagent.orders import Order, PlacedRank, RankStatus, RunState, Stage
 from fmagent.register import Register
 from fmagent.runner.port import Adopted, CannotPrepare
 from fmproto import keys
-from fmproto.kv import Conflict, Delete, Guard, Op, Put, StoreUnavailable
+from fmproto.etcd_faults import StoreReplaced
+from fmproto.kv import Conflict, Delete, Guard, Op, Page, Put, StoreUnavailable
 from fmproto.v1 import hardware_pb2 as hw
 from fmproto.v1 import job_pb2 as pb
 from fmsched.store.memory import MemoryStore
@@ -36,12 +38,16 @@ class Silent:
     def warning(self, event: str, **_values: object) -> None:
         self.events.append(event)
 
+    async def has(self, text: str) -> bool:
+        return any(text in event for event in self.events)
+
 
 class TwoGpus:
-    """`users`: processes on each GPU."""
+    """`users`: processes on each GPU; `mute`: why that cannot be read."""
 
     def __init__(self) -> None:
         self.users: dict[str, tuple[int, ...]] = {}
+        self.mute = ""
 
     async def observe(self) -> tuple[hw.Inventory, hw.Health]:
         gpus = [hw.Gpu(index=index, uuid=f"GPU-{index}") for index in range(2)]
@@ -49,6 +55,8 @@ class TwoGpus:
         return hw.Inventory(gpus=gpus), hw.Health(gpus=health)
 
     async def holders(self, uuids: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        if self.mute:
+            raise HoldersUnknown(self.mute)
         return {uuid: self.users.get(uuid, ()) for uuid in uuids}
 
     async def close(self) -> None: ...
@@ -120,16 +128,31 @@ class MemoryRunner:
 
 
 class Unlucky(MemoryStore):
-    """Applies the next `lose` writes and loses their answers; keeps reports back while `held` is not set."""
+    """Applies the next `lose` writes and loses their answers; keeps reports back while `held` is not set; refuses all while it is
+    `replaced`."""
 
     lose = 0
+    replaced = False
     held: asyncio.Event | None = None
     waiting = False
 
     async def waits(self) -> bool:
         return self.waiting
 
+    def _check(self) -> None:
+        if self.replaced:
+            raise StoreReplaced("memory: cluster id 2; this process has seen 1")
+
+    async def read(self, prefix: str) -> Page:
+        self._check()
+        return await super().read(prefix)
+
+    async def renew(self, lease: int) -> None:
+        self._check()
+        await super().renew(lease)
+
     async def write(self, guards: Sequence[Guard], ops: Sequence[Op]) -> int | Conflict:
+        self._check()
         if self.held is not None and any("/runs/" in op.key for op in ops):
             self.waiting = True
             await self.held.wait()
@@ -179,14 +202,18 @@ class Node:
 
 
 @asynccontextmanager
-async def node(runner: MemoryRunner | None = None, **settings: object) -> AsyncIterator[Node]:
-    store = Unlucky(follow_period_s=0.1)
+async def node(
+    runner: MemoryRunner | None = None, world: Unlucky | None = None, *, waits: bool = True, **settings: object
+) -> AsyncIterator[Node]:
+    """`world`: another node's connection to the store that this one has too. `waits`: until it is ready."""
+    store = Unlucky(follow_period_s=0.1, _world=world._world if world is not None else None)
     made = Node(store, store.beside(), runner or MemoryRunner(), Silent())
     values: dict[str, object] = {"node": "n1", "session": "s1", "period_s": PERIOD_S, "fence_after_s": 60.0, **settings}
     agent = AgentLoop(store, made.devices, made.runner, AgentSettings(**values), made.log)  # type: ignore[arg-type]
     task = asyncio.create_task(agent.run())
     try:
-        await asyncio.wait_for(agent.ready.wait(), 10)
+        if waits:
+            await asyncio.wait_for(agent.ready.wait(), 10)
         yield made
     finally:
         task.cancel()
@@ -268,6 +295,116 @@ async def test_an_unreachable_store_stops_nothing_before_the_fence() -> None:
         assert at.runner.runs["a"].device_fault
 
 
+async def test_a_replaced_store_is_no_contact() -> None:
+    """It answers, and what it says is not what the scheduler of the known store saw: the gang may be placed again there."""
+    async with node(fence_after_s=0.5, fence_grace_s=0.5) as at:
+        await at.order("a")
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+        at.store.replaced = True
+        await fenced(at, "a")
+        assert await at.log.has("this is not the store that was known")
+
+
+async def fenced(at: Node, job: str) -> None:
+    async def stopped() -> bool:
+        at.runner.news.set()  # as a real runner does every second
+        return at.runner.runs[job].stop_ordered
+
+    await until(stopped, f"{job} is fenced")
+    assert at.runner.runs[job].reason.startswith("fenced")
+
+
+async def test_the_beat_says_when_ranks_are_gone_without_contact() -> None:
+    async with node(fence_after_s=33.0, fence_grace_s=7.0) as at:
+        entry = await at.watcher.get(keys.alive("n1"))
+        assert entry is not None
+        assert hw.Alive.FromString(entry.value).fence_s == 40.0
+
+
+async def test_a_second_host_of_one_name_follows_nothing_until_the_first_is_gone() -> None:
+    async with node(session="host-a/1") as first:
+        await first.order("a")
+        await first.reports("a", pb.RUN_PHASE_PREPARED)
+        before = await first.watcher.read(f"{keys.NODES}n1/")
+        async with node(world=first.store, session="host-b/1", waits=False, fence_after_s=0.5) as second:
+            await until(lambda: second.log.has("another agent has this node's name"), "the rival is told")
+            await asyncio.sleep(6 * PERIOD_S)  # time itself is what is tested: nothing may happen in it
+            assert second.runner.runs == {}
+            assert second.runner.contacts == 0
+            after = await first.watcher.read(f"{keys.NODES}n1/")
+            alive = keys.alive("n1")
+            assert [entry for entry in after.entries if entry.key != alive] == [
+                entry for entry in before.entries if entry.key != alive
+            ]
+            assert len([event for event in second.log.events if "another agent" in event]) == 1
+            first.store.reachable = False  # its lease ends
+            await until(lambda: second.log.has("this one takes over"), "the second host takes over")
+            await second.reports("a", pb.RUN_PHASE_EXITED)  # it has no such run
+            first.store.reachable = True
+            await until(lambda: first.log.has("another agent has this node's name"), "the first host stands back")
+            assert (await second.reports("a", pb.RUN_PHASE_EXITED)).device_fault
+
+
+async def test_a_rival_is_no_contact() -> None:
+    async with node(session="host-a/1", fence_after_s=0.5, fence_grace_s=0.5) as at:
+        await at.order("a")
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+        lease = await at.watcher.grant(600.0)
+        rival = hw.Alive(node="n1", session="host-b/1", beat=1)
+        await at.watcher.write([], [Put(keys.alive("n1"), rival.SerializeToString(), lease)])
+        await fenced(at, "a")
+
+
+async def test_nothing_is_written_under_the_alive_key_of_a_rival() -> None:
+    """Between the rival's beat and this agent's next one, only the guard knows."""
+    async with node(session="host-a/1", period_s=600.0, fence_after_s=6000.0) as at:
+        lease = await at.watcher.grant(600.0)
+        rival = hw.Alive(node="n1", session="host-b/1", beat=1)
+        await at.watcher.write([], [Put(keys.alive("n1"), rival.SerializeToString(), lease)])
+        await at.order("a")
+        await until(lambda: at.log.has("another agent has this node's name"), "the rival is seen at the write")
+        assert await at.report("a") is None
+        assert at.runner.runs == {}
+
+
+@pytest.mark.parametrize("earlier", ["host-a/1", "without identity"])
+async def test_the_next_agent_of_a_host_takes_over_at_once(earlier: str) -> None:
+    async with node(session=earlier, period_s=600.0, fence_after_s=6000.0) as first:
+        async with node(world=first.store, session="host-a/2", period_s=600.0, fence_after_s=6000.0) as second:
+            assert not await second.log.has("another agent has this node's name")
+            entry = await second.watcher.get(keys.alive("n1"))
+            assert entry is not None
+            assert hw.Alive.FromString(entry.value).session == "host-a/2"
+
+
+async def test_after_a_restore_from_a_backup_new_terms_count() -> None:
+    runner = MemoryRunner(memory={"store": 1, "term": 9, "term_revision": 10_000, "attempts": {"a": 5}})
+    async with node(runner) as at:
+        assert await at.log.has("terms and attempts are forgotten")
+        await at.order("a", term=2, attempt=3)
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+        assert runner.memory["term"] == 2
+        assert runner.memory["attempts"] == {"a": 3}
+
+
+async def test_a_restore_is_forgotten_durably_before_any_order() -> None:
+    runner = MemoryRunner(memory={"store": 1, "term": 9, "term_revision": 10_000})
+    async with node(runner):
+
+        async def saved() -> bool:
+            return runner.memory["term"] == 0
+
+        await until(saved, "the term is forgotten in the memory too")
+
+
+async def test_a_gpu_that_cannot_say_who_uses_it_is_refused() -> None:
+    async with node() as at:
+        at.devices.mute = "GPU GPU-0: whether a process uses it cannot be read: NVML_ERROR_UNKNOWN"
+        await at.order("a")
+        report = await at.reports("a", pb.RUN_PHASE_REFUSED)
+        assert (report.reason, report.device_fault) == (at.devices.mute, True)
+
+
 async def test_all_is_registered_again_after_a_lost_lease() -> None:
     async with node() as at:
         await at.order("a")
@@ -330,18 +467,15 @@ async def test_terms_are_remembered_over_a_restart() -> None:
         await at.reports("a", pb.RUN_PHASE_PREPARED)
         await at.order("b", gpu=1, term=6)
 
-        async def refused() -> bool:
-            return "ignored" in at.log.events
-
-        await until(refused, "the deposed leader's order is refused")
-        assert await at.report("b") is None
+        report = await at.reports("b", pb.RUN_PHASE_REFUSED)
+        assert (report.reason, report.device_fault) == ("its term 6 is older than 7, which was seen earlier", True)
     assert runner.memory["term"] == 7
     assert runner.memory["attempts"] == {"a": 1}
 
 
 async def test_a_write_that_arrives_late_is_not_applied() -> None:
     store = MemoryStore()
-    register = Register(store, "n1", "s", PERIOD_S, Silent(), lambda _sent_s: None, lambda: None)
+    register = Register(store, "n1", "s", PERIOD_S, 70.0, Silent(), lambda _sent_s: None, lambda: None)
     flush = asyncio.create_task(register.run_flush())
     try:
         register.put(keys.health("n1"), b"old")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from fmagent.devices.nvml import NvmlReader
+from fmagent.devices.killed import Killed
+from fmagent.devices.nvml import NvmlReader, Reading
+from fmagent.devices.port import HoldersUnknown
 from fmagent.devices.presence import MISSING, Presence
 from fmagent.devices.real import RealDevices
 from fmproto.v1 import hardware_pb2 as pb
@@ -119,7 +122,87 @@ async def test_a_hung_nvml_is_a_fault_and_ends_nothing(machine: Path) -> None:
 
 async def test_holders_are_told_per_gpu(machine: Path, reader: NvmlReader) -> None:
     machine.write_text("\n".join([*fake_nvml.hgx((0, 1, 2)), "holder 1 4711", "holder 1 4712", "error 2 15"]))
-    assert await reader.holders(["GPU-0000", "GPU-0001", "GPU-0002"]) == {"GPU-0000": (), "GPU-0001": (4711, 4712)}
+    assert await reader.holders(["GPU-0000", "GPU-0001"]) == {"GPU-0000": (), "GPU-0001": (4711, 4712)}
+
+
+async def test_silence_about_holders_is_no_proof_that_nobody_uses_it(machine: Path, reader: NvmlReader) -> None:
+    machine.write_text("\n".join([*fake_nvml.hgx((0, 1)), "error 1 15"]))
+    with pytest.raises(HoldersUnknown, match="GPU GPU-0001: .* cannot be read: NVML_ERROR_GPU_IS_LOST"):
+        await reader.holders(["GPU-0000", "GPU-0001"])
+    with pytest.raises(HoldersUnknown, match="GPU GPU-0007"):
+        await reader.holders(["GPU-0007"])
+
+
+async def test_holders_are_unknown_where_nvml_fails_as_a_whole(machine: Path, reader: NvmlReader) -> None:
+    machine.write_text("init 9")
+    with pytest.raises(HoldersUnknown, match="NVML_ERROR_DRIVER_NOT_LOADED"):
+        await reader.holders(["GPU-0000"])
+
+
+async def test_holders_of_a_gpu_that_the_order_names_by_index(machine: Path) -> None:
+    machine.write_text("\n".join([*fake_nvml.hgx((0, 1)), "holder 1 4711"]))
+    devices = RealDevices("n1", 10.0, "")
+    try:
+        await devices.observe()
+        assert await devices.holders(["1"]) == {"GPU-0001": (4711,)}
+    finally:
+        await devices.close()
+
+
+class Undying(Killed):
+    """SIGKILL has no effect yet, as on a process in state D."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[asyncio.subprocess.Process] = []
+
+    def kill(self, child: asyncio.subprocess.Process) -> None:
+        self.asked.append(child)
+
+
+async def test_no_reader_is_started_while_the_hung_one_does_not_die(machine: Path) -> None:
+    machine.write_text("\n".join([*fake_nvml.hgx((0, 1)), "hang 600"]))
+    reader = NvmlReader(timeout_s=1.0)
+    reader.killed = killed = Undying()
+    assert (await reader.read()).error == "NVML hung: no answer in 1 s"
+    for _ in range(3):
+        assert (await reader.read()).error == f"NVML hung: process {killed.asked[0].pid} was killed and does not end"
+    with pytest.raises(HoldersUnknown, match="NVML hung"):
+        await reader.holders(["GPU-0000"])
+    assert len(killed.asked) == 1
+    machine.write_text("\n".join(fake_nvml.hgx((0, 1))))
+    killed.asked[0].kill()  # the driver lets go of it
+    await killed.asked[0].wait()
+    reader.killed = Killed()
+    assert (await reader.read()).error == ""
+    await reader.close()
+
+
+@pytest.mark.parametrize("content", [b"\x32\xff", b"no message"])
+async def test_a_record_that_cannot_be_read_is_set_aside(
+    machine: Path, tmp_path: Path, reader: NvmlReader, content: bytes
+) -> None:
+    record = tmp_path / "gpus.pb"
+    record.write_bytes(content)
+    presence = Presence(record)
+    assert str(record) in presence.fault
+    assert (tmp_path / "gpus.pb.bad").read_bytes() == content
+    machine.write_text("\n".join(fake_nvml.hgx((0, 1))))
+    gpus, _, _ = presence.merge(await reader.read())
+    assert [gpu.uuid for gpu in gpus] == ["GPU-0000", "GPU-0001"]
+    again = Presence(record)
+    assert again.fault == ""
+    assert [gpu.uuid for gpu in again.merge(Reading())[0]] == ["GPU-0000", "GPU-0001"]
+
+
+async def test_the_record_of_gpus_is_on_the_disk(
+    machine: Path, tmp_path: Path, reader: NvmlReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    machine.write_text("\n".join(fake_nvml.hgx((0, 1))))
+    Presence(tmp_path / "gpus.pb").merge(await reader.read())
+    assert synced == [(tmp_path / "gpus.pb").stat().st_ino, tmp_path.stat().st_ino]
 
 
 async def test_a_driver_that_is_not_loaded_is_named(machine: Path, reader: NvmlReader) -> None:

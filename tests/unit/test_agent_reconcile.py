@@ -24,6 +24,7 @@ from fmagent.reconcile import (
     foreign,
     note,
     reconcile,
+    restored,
 )
 
 GPUS = {f"GPU-{index}": "" for index in range(4)}
@@ -62,6 +63,8 @@ def unseen(*runs: RunState, **values: object) -> World:
 
 ANNOUNCED = {"a": Published(1, Stage.PREPARING, confirmed=True)}
 A = order()
+LATER = Seen(term=2, term_revision=5)
+TOO_OLD = "its term 1 is older than 2, which was seen earlier"
 STARTED = order(start=True, master_address="10.0.0.1", master_port=20001)
 
 TABLE: list[tuple[str, World, tuple[Action, ...]]] = [
@@ -109,14 +112,35 @@ TABLE: list[tuple[str, World, tuple[Action, ...]]] = [
         (Ignore(A, "its attempt 1 is older than 2, which this node has begun"),),
     ),
     (
-        "an older attempt changes nothing, also when the newer one is over",
+        "an older attempt is refused when the newer one is over",
         world([A], seen=Seen(attempts={"a": 2})),
+        (Decline(A, "its attempt 1 is older than 2, which this node has begun", device_fault=True),),
+    ),
+    (
+        "an older attempt hides no report of the newer one",
+        world([A], seen=Seen(attempts={"a": 2}), reports={"a": Published(2, Stage.EXITED, confirmed=True)}),
         (Ignore(A, "its attempt 1 is older than 2, which this node has begun"),),
     ),
     (
-        "a deposed leader's late order changes nothing",
-        world([order(revision=9)], seen=Seen(term=2, term_revision=5)),
-        (Ignore(order(revision=9), "its term 1 is older than 2, which was seen earlier"),),
+        "a deposed leader's late order is refused where nothing runs",
+        world([order(revision=9)], seen=LATER),
+        (Decline(order(revision=9), TOO_OLD, device_fault=True),),
+    ),
+    (
+        "a deposed leader's late order is refused once",
+        world([order(revision=9)], seen=LATER, reports={"a": Published(1, Stage.REFUSED, confirmed=True)}),
+        (),
+    ),
+    (
+        "a deposed leader's late order is refused after its announcement",
+        world([order(revision=9)], seen=LATER, reports=ANNOUNCED),
+        (Decline(order(revision=9), TOO_OLD, device_fault=True),),
+    ),
+    ("a deposed leader's late order changes no run", world([order(revision=9)], [run()], seen=LATER), (Ignore(order(revision=9), TOO_OLD),)),
+    (
+        "a run without a record is told to be lost, whoever orders",
+        world([order(revision=9)], seen=LATER, reports={"a": Published(1, Stage.RUNNING, confirmed=True)}),
+        (DeclareLost(order(revision=9), "this node has no record of the run that it reported as running"),),
     ),
     ("what a former leader wrote in its time stands", world([order(revision=4)], seen=Seen(2, 5)), (Announce(order(revision=4)),)),
     (
@@ -134,6 +158,28 @@ TABLE: list[tuple[str, World, tuple[Action, ...]]] = [
         "an empty command is the job's fault",
         world([order(command=Command(()))]),
         (Decline(order(command=Command(())), "template.command is empty: a bare process needs one", device_fault=False),),
+    ),
+    (
+        "an image is the job's fault",
+        world([order(command=Command(("true",), image="x:1"))]),
+        (
+            Decline(
+                order(command=Command(("true",), image="x:1")),
+                "template.image is 'x:1': this agent runs bare processes only, without an image",
+                device_fault=False,
+            ),
+        ),
+    ),
+    (
+        "volumes are the job's fault",
+        world([order(command=Command(("true",), volumes=("/a:/b", "/c:/d")))]),
+        (
+            Decline(
+                order(command=Command(("true",), volumes=("/a:/b", "/c:/d"))),
+                "template.volumes is '/a:/b, /c:/d': this agent runs bare processes only, which see the node's own file systems and mount nothing",
+                device_fault=False,
+            ),
+        ),
     ),
     ("an allocation needs no command", world([order(command=None)], reports=ANNOUNCED), (Prepare(order(command=None)),)),
     ("refused, it stays so", world([A], reports={"a": Published(1, Stage.REFUSED, confirmed=True)}), ()),
@@ -178,7 +224,14 @@ def test_the_highest_term_is_noted_with_its_revision() -> None:
 def test_a_late_order_of_a_deposed_leader_does_not_become_the_newest_term() -> None:
     late = order(term=3, revision=20)
     seen = note(Seen(5, 9), {"a": late})
-    assert [type(action) for action in reconcile(world([late], seen=seen))] == [Ignore]
+    assert [type(action) for action in reconcile(world([late], seen=seen))] == [Decline]
+
+
+@pytest.mark.parametrize(("revision", "said"), [(8, "restored from a backup"), (9, ""), (10, "")])
+def test_a_store_that_is_earlier_than_what_was_seen_was_restored(revision: int, said: str) -> None:
+    reason = restored(Seen(5, 9), revision)
+    assert said in reason
+    assert bool(reason) == bool(said)
 
 
 @pytest.mark.parametrize(

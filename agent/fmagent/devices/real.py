@@ -16,12 +16,19 @@ from fmproto.v1 import hardware_pb2 as pb
 class RealDevices:
     """Satisfies devices.port.Devices. `timeout_s` holds for NVML as a whole."""
 
-    def __init__(self, node: str, timeout_s: float, socket_interface: str, presence: Presence | None = None) -> None:
+    def __init__(
+        self,
+        node: str,
+        timeout_s: float,
+        socket_interface: str,
+        presence: Presence | None = None,
+        ibstat: IbstatReader | None = None,
+    ) -> None:
         self._node = node
         self._socket_interface = socket_interface
         self._nvml = NvmlReader(timeout_s)
         self._presence = presence or Presence()
-        self._ibstat = IbstatReader()
+        self._ibstat = ibstat or IbstatReader()
         self._uuids: dict[str, str] = {}  # by index, for orders that name no UUID
         self._known_ports: tuple[pb.HcaPort, ...] = ()
         self._ports: dict[str, flaps.PortPast] = {}

@@ -66,7 +66,8 @@ def set_aside(folder: Path) -> None:
     long as released runs are kept. Raises OSError where it still has a supervisor, or cannot be moved."""
     if not folder.exists():
         return
-    if supervisor_lives(folder):
+    # One of a released run has said its last word, and is about to end.
+    if supervisor_lives(folder) and not is_released(folder):
         raise FileExistsError(errno.EEXIST, "a run of this job and attempt has a living supervisor", str(folder))
     if not is_released(folder):
         (folder / RELEASED_FILE).touch()

@@ -95,15 +95,32 @@ def _follow(client: Client, out: Console, picture: Picture, nodes: bool, jobs: b
     from fmclient.errors import DeadlineExceeded, Unreachable
 
     screen = Screen(picture, nodes, jobs, _now_ms())
-    # SIGTERM ends it as Ctrl-C does: otherwise the shell would be left without a cursor, on the wrong screen.
+    # SIGTERM ends it as Ctrl-C does: the terminal is given back first.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _keys() as keys, Live(screen, console=out, screen=True, refresh_per_second=FRAMES_PER_S) as live:
-        while not _ended(keys, interval_s):
-            try:
-                screen = Screen(_load(client), nodes, jobs, _now_ms())
-            except (DeadlineExceeded, Unreachable) as error:
-                screen = replace(screen, trouble=str(error))
-            live.update(screen, refresh=True)
+    live = Live(screen, console=out, screen=True, refresh_per_second=FRAMES_PER_S)
+    with _keys() as keys:
+        try:
+            with _undisturbed():
+                live.start(refresh=True)
+            while not _ended(keys, interval_s):
+                try:
+                    screen = Screen(_load(client), nodes, jobs, _now_ms())
+                except (DeadlineExceeded, Unreachable) as error:
+                    screen = replace(screen, trouble=str(error))
+                live.update(screen, refresh=True)
+        finally:
+            with _undisturbed():
+                live.stop()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """SIGINT and SIGTERM wait: half-way through, they would leave the terminal without a cursor, on the wrong screen."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -117,6 +117,9 @@ class Submit:
         """Raises ServiceError as the proto file lists."""
         manifest = checked(call.manifest)
         _check_call(call)
+        if call.hold_s and manifest.template is not None:
+            found = "found a template, but the caller means to hold an allocation and to start its ranks itself; leave it out"
+            raise invalid([pb.FieldViolation(path="spec.template", message=found)])
         earlier = self._of_request(call.request_id)
         if earlier is not None:
             return pb.SubmitResponse(job=self._answers.job(earlier), existed=True)
