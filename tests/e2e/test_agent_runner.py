@@ -534,6 +534,11 @@ async def test_a_run_whose_files_were_lost_with_the_power_keeps_its_output(tmp_p
         wanted = order("j", ["/bin/echo", "precious"])
         await at.start(wanted)
         await at.gone("j")
+
+        async def dead() -> bool:
+            return not processes_naming(str(tmp_path))
+
+        await until(dead, "the supervisor has ended")
         (tmp_path / "runs/j.1" / files.STATE_FILE).write_bytes(b"")
         await at.runner.close()
         async with bench(tmp_path) as later:

@@ -52,6 +52,11 @@ def test_the_sample_is_valid_and_complete() -> None:
         ),
         ('node = "n1"\nfence_after_s = 6', ["fence_after_s: found 6", "at least two periods"]),
         ('node = "n1"\n[etcd]\ncert = "x"', ["etcd.cert, etcd.key"]),
+        ('node = "n1"\n[etcd]\ncert = "x"\nkey = "y"', ["etcd.ca: found ''", "etcd.cert is 'x'"]),
+        ('node = "n1"\n[tls]\ncert = "x"', ["tls.cert, tls.key: found 'x' and ''", "both or neither"]),
+        ('node = "n1"\n[tls]\nclient_ca = "x"', ["tls.client_ca: found 'x'", "only together with"]),
+        ('node = "n1"\n[tls]\ncert = "/no/c"\nkey = "/no/k"', ["tls.cert: found '/no/c': No such file"]),
+        ('node = "n1"\n[tls]\nclient_cas = "x"', ["tls.client_cas: unknown key", "did you mean client_ca?"]),
         ('node = "n1', ["not TOML"]),
     ],
 )

@@ -369,12 +369,14 @@ async def test_nothing_is_written_under_the_alive_key_of_a_rival() -> None:
 
 @pytest.mark.parametrize("earlier", ["host-a/1", "without identity"])
 async def test_the_next_agent_of_a_host_takes_over_at_once(earlier: str) -> None:
-    async with node(session=earlier, period_s=600.0, fence_after_s=6000.0) as first:
-        async with node(world=first.store, session="host-a/2", period_s=600.0, fence_after_s=6000.0) as second:
-            assert not await second.log.has("another agent has this node's name")
-            entry = await second.watcher.get(keys.alive("n1"))
-            assert entry is not None
-            assert hw.Alive.FromString(entry.value).session == "host-a/2"
+    async with (
+        node(session=earlier, period_s=600.0, fence_after_s=6000.0) as first,
+        node(world=first.store, session="host-a/2", period_s=600.0, fence_after_s=6000.0) as second,
+    ):
+        assert not await second.log.has("another agent has this node's name")
+        entry = await second.watcher.get(keys.alive("n1"))
+        assert entry is not None
+        assert hw.Alive.FromString(entry.value).session == "host-a/2"
 
 
 async def test_after_a_restore_from_a_backup_new_terms_count() -> None:

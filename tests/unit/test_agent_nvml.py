@@ -127,7 +127,7 @@ async def test_holders_are_told_per_gpu(machine: Path, reader: NvmlReader) -> No
 
 async def test_silence_about_holders_is_no_proof_that_nobody_uses_it(machine: Path, reader: NvmlReader) -> None:
     machine.write_text("\n".join([*fake_nvml.hgx((0, 1)), "error 1 15"]))
-    with pytest.raises(HoldersUnknown, match="GPU GPU-0001: .* cannot be read: NVML_ERROR_GPU_IS_LOST"):
+    with pytest.raises(HoldersUnknown, match=r"GPU GPU-0001: .* cannot be read: NVML_ERROR_GPU_IS_LOST"):
         await reader.holders(["GPU-0000", "GPU-0001"])
     with pytest.raises(HoldersUnknown, match="GPU GPU-0007"):
         await reader.holders(["GPU-0007"])

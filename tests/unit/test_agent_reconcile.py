@@ -136,7 +136,11 @@ TABLE: list[tuple[str, World, tuple[Action, ...]]] = [
         world([order(revision=9)], seen=LATER, reports=ANNOUNCED),
         (Decline(order(revision=9), TOO_OLD, device_fault=True),),
     ),
-    ("a deposed leader's late order changes no run", world([order(revision=9)], [run()], seen=LATER), (Ignore(order(revision=9), TOO_OLD),)),
+    (
+        "a deposed leader's late order changes no run",
+        world([order(revision=9)], [run()], seen=LATER),
+        (Ignore(order(revision=9), TOO_OLD),),
+    ),
     (
         "a run without a record is told to be lost, whoever orders",
         world([order(revision=9)], seen=LATER, reports={"a": Published(1, Stage.RUNNING, confirmed=True)}),
@@ -176,7 +180,8 @@ TABLE: list[tuple[str, World, tuple[Action, ...]]] = [
         (
             Decline(
                 order(command=Command(("true",), volumes=("/a:/b", "/c:/d"))),
-                "template.volumes is '/a:/b, /c:/d': this agent runs bare processes only, which see the node's own file systems and mount nothing",
+                "template.volumes is '/a:/b, /c:/d': this agent runs bare processes only, "
+                "which see the node's own file systems and mount nothing",
                 device_fault=False,
             ),
         ),
