@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 
+from google.protobuf.message import DecodeError
+
 from fmagent.orders import JOB_ID, Command, Order, PlacedRank, RankOrder, RankStatus, RunState, Stage
 from fmagent.reconcile import Published
 from fmproto.v1 import job_pb2 as pb
@@ -25,11 +27,11 @@ class BadOrder(ValueError):
 
 
 def order_of(value: bytes, revision: int, key: str) -> Order:
-    """Raises BadOrder (google.protobuf.message.DecodeError is one of its causes)."""
+    """Raises BadOrder."""
     message = pb.Assignment()
     try:
         message.ParseFromString(value)
-    except Exception as error:  # protobuf raises DecodeError from its own C module, by another class per backend
+    except DecodeError as error:
         raise BadOrder(f"{key}: not an Assignment: {error}") from error
     if not JOB_ID.fullmatch(message.job):
         raise BadOrder(f"{key}: job is {message.job!r}; allowed: letters, digits, '.', '_' and '-', at most 201")
@@ -81,8 +83,11 @@ def _command(template: pb.Template) -> Command:
 
 
 def gang_of(value: bytes, attempt: int) -> tuple[PlacedRank, ...] | None:
-    """The whole placement from a Decision; None where it is of another attempt than `attempt`."""
-    decision = pb.Decision.FromString(value)
+    """The whole placement from a Decision; None where it cannot be read, or is of another attempt than `attempt`."""
+    try:
+        decision = pb.Decision.FromString(value)
+    except DecodeError:
+        return None
     if decision.attempt != attempt:
         return None
     return tuple(
@@ -150,6 +155,9 @@ def unstarted(order: Order, stage: Stage, reason: str, *, device_fault: bool = F
 
 
 def published_of(value: bytes, *, confirmed: bool) -> Published:
-    """What a report says that a decision needs."""
-    report = pb.RunReport.FromString(value)
+    """What a report says that a decision needs. One that cannot be read is older than every attempt: it is written over, or withdrawn."""
+    try:
+        report = pb.RunReport.FromString(value)
+    except DecodeError:
+        return Published(0, Stage.PREPARING, confirmed=confirmed)
     return Published(report.attempt, _STAGE.get(report.phase, Stage.PREPARING), confirmed=confirmed)

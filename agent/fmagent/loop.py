@@ -353,7 +353,7 @@ class AgentLoop:
         gang = codec.gang_of(value.value, order.attempt) if value is not None else None
         if gang is None:
             # The order is out of date: its successor, or its withdrawal, is under way.
-            self._log.warning("the decision is of another attempt", **names)
+            self._log.warning("the decision is of another attempt, or cannot be read", **names)
             return False
         fault = await self._strangers(order) or await self._remember_attempt(order)
         try:

@@ -10,6 +10,7 @@ FmschedError                everything below; catch this to catch all
  ├── Denied                 the caller may not do this, or did not prove who it is
  ├── StoreFull              the state store takes no writes; nothing was stored
  ├── Unreachable            no scheduler answered, after the retries; of a write: the result is unknown
+ │    └── NotServing        one answered that it cannot serve now: nobody leads, or the state store does not answer
  ├── DeadlineExceeded       a scheduler was reached and did not answer in time; of a write: the result is unknown
  │    └── StillWaiting      wait() or allocate() ran out of time: .job is the newest known, or None
  ├── JobEnded               the job failed or was cancelled before it ran: .job
@@ -70,6 +71,10 @@ class StoreFull(FmschedError):
 
 
 class Unreachable(FmschedError):
+    pass
+
+
+class NotServing(Unreachable):
     pass
 
 

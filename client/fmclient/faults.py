@@ -9,6 +9,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from fmclient import errors
+from fmclient.states import in_words
 from fmproto.v1.job_pb2 import Why
 from fmproto.v1.scheduler_pb2 import FieldViolation
 
@@ -17,6 +18,12 @@ LEADER_KEY = "fmsched-leader"
 DETAILS_KEY = "grpc-status-details-bin"
 # gRPC's own words where a message is over max_receive_message_length: that is no full store.
 _MESSAGE_TOO_LARGE = "larger than max"
+# How the service begins a sentence that goes with UNAVAILABLE: whoever says one of these was reached. gRPC's own words there are
+# of connections and begin with none of them.
+_SERVICE_OPENINGS = ("this scheduler ", "the scheduler ", "the state store ")
+# The service names a job's state as its code does.
+_STATE = re.compile(r"(?<=\bit is )[a-z]+(?= \()")
+FAULTS_IN_ONE_LINE_MAX = 3
 _FIELD = re.compile(r"^(?:line (?P<line>\d+)(?:: ?|$))?(?P<path>.*)$", re.DOTALL)
 
 _TYPE_OF: dict[grpc.StatusCode, type[errors.FmschedError]] = {
@@ -64,24 +71,47 @@ def leader_of(error: grpc.RpcError) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
-def typed(error: grpc.RpcError, call: str, server: str, submits: bool = False) -> errors.FmschedError:
-    """The client's error for `error`. `submits`: FAILED_PRECONDITION then means that the job can never be placed."""
+def typed(error: grpc.RpcError, call: str, server: str, submits: bool = False, tried: str = "") -> errors.FmschedError:
+    """The client's error for `error`, which `server` answered or caused.
+
+    submits  FAILED_PRECONDITION then means that the job can never be placed
+    tried    all servers that were tried, where that is more than `server`
+    """
     code, words = code_of(error), words_of(error)
     details = _details(error)
     if code is grpc.StatusCode.INVALID_ARGUMENT and (violations := _violations(details)):
-        return errors.InvalidManifest(words, violations)
+        return errors.InvalidManifest(_sentence(violations), violations)
     if code is grpc.StatusCode.FAILED_PRECONDITION and submits:
         return errors.CannotBePlaced(words, _why(details))
     kind = _TYPE_OF.get(code, errors.ServiceFailed)
     if kind is errors.StoreFull and _MESSAGE_TOO_LARGE in words:
         kind = errors.ServiceFailed
     if kind is errors.Unreachable:
-        return kind(f"no scheduler answers at {server}: {words}")
+        return unreachable(words, server, tried or server)
     if kind is errors.DeadlineExceeded:
         return kind(f"{server} did not answer {call} in time")
     if kind in (errors.ServiceFailed, errors.Unsupported):
         return kind(f"{call} at {server}: {code.name}: {words}")
-    return kind(words)
+    return kind(_STATE.sub(lambda found: in_words(found[0]), words))
+
+
+def unreachable(words: str, server: str, tried: str) -> errors.Unreachable:
+    """After UNAVAILABLE: what `server` itself said, or that nobody answers at any of `tried`."""
+    if words.startswith(_SERVICE_OPENINGS):
+        return errors.NotServing(f"the scheduler at {server}: {words}")
+    return errors.Unreachable(f"no scheduler answers at {tried}: {words}")
+
+
+def place(violation: FieldViolation) -> str:
+    """"line 3: spec.x: found 5", without what the fault has not."""
+    line = f"line {violation.line}" if violation.line else ""
+    return ": ".join(part for part in (line, violation.path, violation.message) if part)
+
+
+def _sentence(violations: list[FieldViolation]) -> str:
+    more = len(violations) - FAULTS_IN_ONE_LINE_MAX
+    found = "; ".join(place(each) for each in violations[:FAULTS_IN_ONE_LINE_MAX])
+    return f"the manifest is not valid: {found}" + (f" (and {more} more)" if more > 0 else "")
 
 
 def _trailing(error: grpc.RpcError) -> dict[str, Any]:

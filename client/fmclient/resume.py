@@ -9,8 +9,8 @@ import grpc
 
 from fmclient.calls import Call
 from fmclient.effects import Op, Open, Pause, Read, Stream
-from fmclient.errors import DeadlineExceeded, Unreachable
-from fmclient.faults import code_of, typed, words_of
+from fmclient.errors import DeadlineExceeded
+from fmclient.faults import code_of, typed, unreachable, words_of
 from fmclient.retry import LOST, Limits, Route
 from fmclient.servers import Servers
 from fmproto.v1.scheduler_pb2 import JobChange
@@ -113,7 +113,8 @@ class Resumable:
             raise DeadlineExceeded(f"{self._call.name} at {self._server}: the time given is over") from error
         if code_of(error) is grpc.StatusCode.DEADLINE_EXCEEDED and not self._once:
             return  # STREAM_S_MAX is over, or the deadline is within a clock tick
-        lost = code_of(error) in LOST or _RESET in words_of(error)
+        code = code_of(error)
+        lost = code in LOST or (code is grpc.StatusCode.INTERNAL and _RESET in words_of(error))
         if not lost or (self._once and self._received):
             raise typed(error, self._call.name, self._server) from error
         if self.lost_s is None:
@@ -121,7 +122,7 @@ class Resumable:
         pause_s = self._route.after(error, self._server)
         limit_s = self._limits.patience_s if self._worked else min(self._limits.retry_s, self._limits.timeout_s)
         if now_s + pause_s - self.lost_s >= limit_s:
-            raise Unreachable(f"no scheduler answers at {self._servers}: {words_of(error)}") from error
+            raise unreachable(words_of(error), self._server, str(self._servers)) from error
         if self._deadline_s is not None:
             pause_s = min(pause_s, max(0.0, self._deadline_s - now_s))
         if pause_s > 0:

@@ -106,7 +106,7 @@ def unary(servers: Servers, limits: Limits, call: Call, request: object, timeout
                 raise typed(error, call.name, server, call.submits) from error
             pause_s = route.after(error, server)
             if time.monotonic() + pause_s >= retry_until_s:
-                raise typed(error, call.name, str(servers), call.submits) from error
+                raise typed(error, call.name, server, call.submits, tried=str(servers)) from error
         else:
             return response
         if pause_s > 0:

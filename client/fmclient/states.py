@@ -31,6 +31,12 @@ def words(state: int) -> str:
     return WORDS.get(state, f"state {state}")
 
 
+def in_words(name: str) -> str:
+    """People's word for a state that the service names as its code does ("queued"); the name itself where it is none."""
+    number = pb.JobState.DESCRIPTOR.values_by_name.get(f"JOB_STATE_{name.upper()}")
+    return name if number is None else words(number.number)
+
+
 def has_ended(job: Job) -> bool:
     return job.status.state in ENDED
 

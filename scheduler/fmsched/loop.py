@@ -15,7 +15,7 @@ from fmproto import keys
 from fmproto.kv import KV, Conflict, StoreFull, StoreUnavailable
 from fmsched.lifecycle.liveness import LivenessLimits
 from fmsched.lifecycle.step import Limits, World, advance, counted, still_busy
-from fmsched.lifecycle.table import move
+from fmsched.lifecycle.table import InvalidTransition, move
 from fmsched.model.hardware import JobId, NodeName
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, Verdict, Why
@@ -200,18 +200,21 @@ class Scheduler:
         full: StoreFull | None = None
         for id_ in self._to_look_at(touched, everything):
             job = self.mirror.job(id_)
-            if job is None:
-                continue
+            if keys.decision(id_) in self.mirror.unreadable:
+                continue  # what it says may be right: nothing of that job is touched
             try:
+                if job is None:
+                    self._wrote(await self.ledger.clear(id_))
+                    continue
                 reason = self.cancel_reasons.get(id_, "")
                 await self._look_at(job, replace(world, age_s=self._age_s(job, now_s), cancel_reason=reason))
-            except ValueError as error:
-                # The store will never take it: that is this job's misfortune, not everybody's.
-                log.error("a job cannot be written", job=id_, error=str(error))
+            except (ValueError, InvalidTransition) as error:
+                # The store will never take it, or its keys contradict one another: that is this job's misfortune, not everybody's.
+                log.error("a job cannot be looked after", job=id_, error=str(error))
             except StoreFull as error:
                 # Others may still be served by deletes.
                 full = error
-                if not job.wanted:
+                if job is not None and not job.wanted:
                     self._wrote(await self.ledger.withdraw(job))
         if everything:
             self._forget_ages()
@@ -224,7 +227,7 @@ class Scheduler:
             return sorted(touched)
         mirror = self.mirror
         unfinished = {id_ for id_, status in mirror.statuses.items() if not status.state.ended}
-        return sorted(unfinished | set(mirror.decisions) | set(mirror.orders) | touched)
+        return sorted(unfinished | mirror.wanted | set(mirror.decisions) | set(mirror.orders) | touched)
 
     async def _look_at(self, job: Job, world: World) -> None:
         assert self.ledger is not None

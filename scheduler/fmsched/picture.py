@@ -6,15 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import structlog
+
 from fmproto import keys
 from fmsched.lifecycle.liveness import Liveness, LivenessLimits, Sign, judge
 from fmsched.lifecycle.step import NodeState
-from fmsched.model.fabric import Topology
+from fmsched.model.fabric import Fabric, Topology
 from fmsched.model.hardware import GpuId, JobId, NodeName, NodeShape
 from fmsched.model.snapshot import Snapshot
 from fmsched.store import codec
 from fmsched.store.mirror import Mirror
 from fmsched.topology.graph import build_topology
+
+log = structlog.get_logger(__name__)
 
 
 class Picture:
@@ -32,7 +36,11 @@ class Picture:
             shapes: dict[NodeShape, NodeShape] = {}
             inventories = sorted(self._mirror.inventories.items())
             nodes = [codec.node_of(inventory, self._mirror.dead_ports(name), shapes) for name, inventory in inventories]
-            self._topology = build_topology(nodes, codec.fabric_of(self._mirror.fabric))
+            try:
+                self._topology = build_topology(nodes, codec.fabric_of(self._mirror.fabric))
+            except ValueError as error:
+                log.error("the fabric cannot be used; every node stands alone until it can", error=str(error))
+                self._topology = build_topology(nodes, Fabric())
         return self._topology
 
     def liveness(self, now_s: float) -> Liveness:

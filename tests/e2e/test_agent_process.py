@@ -325,6 +325,47 @@ async def test_ping_and_health(node: Agent) -> None:
         await until(serving, "the agent says that it serves")
 
 
+async def test_two_hosts_of_one_name_do_not_both_carry_out_its_orders(node: Agent, tmp_path: Path) -> None:
+    report = await node.run(node.assignment("job-1", ["/bin/sleep", "600"], (0,)))
+    session = await node.session()
+    other = Agent(node.kv, node.endpoint, tmp_path / "other", node=node.node)
+    other.root.mkdir()
+    other.hardware.write_text(node.hardware.read_text())
+    other.start()
+    try:
+
+        async def stands_back() -> bool:
+            return "another agent has this node's name" in other.log()
+
+        await until(stands_back, "the second agent sees the first")
+        await node.run(node.assignment("job-2", ["/bin/sleep", "600"], (1,)))
+        assert await node.session() == session
+        assert not (other.state_dir / "runs/job-2.1").exists()
+        node.kill()
+        node.start()  # of the same identity: at once, although the lease of its last session lives
+        await node.ready()
+        assert (await node.session()).split("/")[0] == session.split("/")[0]
+        again = await node.reports("job-1", pb.RUN_PHASE_RUNNING)
+        assert again.ranks[0].pid == report.ranks[0].pid
+        assert other.log().count("another agent has this node's name") <= 2  # once for each session of the first
+        node.kill()
+        await other.ready()  # the lease has ended
+        assert (await node.session()).split("/")[0] != session.split("/")[0]
+        lost = await node.reports("job-1", pb.RUN_PHASE_EXITED)
+        assert lost.device_fault
+    finally:
+        other.kill()
+
+
+async def test_volumes_are_refused_as_an_image_is(node: Agent) -> None:
+    wanted = node.assignment("job-1", ["/bin/true"], (0,))
+    wanted.template.volumes.append("/data:/data")
+    await node.give(wanted)
+    report = await node.reports("job-1", pb.RUN_PHASE_REFUSED)
+    assert not report.device_fault
+    assert report.reason.startswith("template.volumes is '/data:/data'")
+
+
 async def test_a_second_agent_on_one_state_directory_is_refused(node: Agent) -> None:
     first, node.process = node.process, None
     node.start()

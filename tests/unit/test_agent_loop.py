@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
+from google.protobuf.message import DecodeError
 
 from fmagent.devices.port import HoldersUnknown
 from fmagent.launch.environment import NodeFacts
@@ -185,7 +186,12 @@ class Node:
 
     async def report(self, job: str) -> pb.RunReport | None:
         entry = await self.watcher.get(keys.run("n1", job))
-        return pb.RunReport.FromString(entry.value) if entry is not None else None
+        if entry is None:
+            return None
+        report = pb.RunReport(reason="not a report")
+        with suppress(DecodeError):
+            report = pb.RunReport.FromString(entry.value)
+        return report
 
     async def reports(self, job: str, phase: pb.RunPhase) -> pb.RunReport:
         async def probe() -> pb.RunReport | None:
@@ -405,6 +411,16 @@ async def test_a_gpu_that_cannot_say_who_uses_it_is_refused() -> None:
         await at.order("a")
         report = await at.reports("a", pb.RUN_PHASE_REFUSED)
         assert (report.reason, report.device_fault) == (at.devices.mute, True)
+
+
+async def test_a_report_that_cannot_be_read_is_written_over_or_withdrawn() -> None:
+    async with node() as at:
+        await at.watcher.write([], [Put(keys.run("n1", job), b"\xff no message") for job in "ab"])
+        lease = await at.watcher.grant(600.0)
+        await at.watcher.write([], [Put(keys.alive("n1"), b"\xff no message", lease)])  # makes the agent read all again
+        await at.order("a")
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+        await at.withdrawn("b")
 
 
 async def test_all_is_registered_again_after_a_lost_lease() -> None:

@@ -203,3 +203,18 @@ def test_who_cancelled_it_is_said() -> None:
 def test_a_node_of_which_nothing_is_known_is_not_concluded_to_be_lost() -> None:
     one = job(State.RUNNING, held=decision(start=True), orders=Phase.START, runs={n: run(RunPhase.RUNNING) for n in READY})
     assert advance(one, World(nodes={}), LIMITS).status.state is State.RUNNING
+
+
+def test_a_removed_decision_does_not_let_two_attempts_run_at_once() -> None:
+    runs = {"n1": run(RunPhase.RUNNING), "n2": run(RunPhase.RUNNING)}
+    one = job(State.RUNNING, runs=runs)
+    after = advance(one, World(nodes=READY), LIMITS)
+    assert (after.status.state, after.orders) == (State.RECOVERING, None)
+    waiting = replace(one, status=after.status)
+    assert advance(waiting, World(nodes=READY), LIMITS).status.state is State.RECOVERING
+    assert advance(replace(waiting, runs={}), World(nodes=READY), LIMITS).status.state is State.QUEUED
+
+
+def test_the_start_limit_is_over_once_it_runs() -> None:
+    one = job(State.RUNNING, held=decision(start=True), orders=Phase.START, runs={"n1": run(RunPhase.RUNNING)})
+    assert advance(one, World(nodes=READY, age_s=1000), LIMITS).status.state is State.RUNNING

@@ -14,6 +14,9 @@ from fmclient.cli.output import Form, print_data, say, to_data
 if TYPE_CHECKING:
     from fmproto.v1.scheduler_pb2 import Job, Node
 
+# Less than any NVLink has: the service asks so much where it only asks that there is one.
+ANY_NVLINK_GBYTES_PER_S = 1.0
+
 app = typer.Typer(no_args_is_help=True, help="Show all that is known of a job or a node.")
 
 
@@ -44,10 +47,13 @@ def node_command(
     timeout_s: TimeoutOption = None,
 ) -> None:
     """A node: its state, GPUs with holders, adapters, faults."""
+    from fmclient.cli.human import missing
+
     with connect(ctx, server, timeout_s) as client:
-        found = next((each for each in client.nodes().nodes if each.name == node), None)
-    if found is None:
-        raise fail(f"fmctl: no node {node}", NOT_FOUND)
+        by_name = {each.name: each for each in client.nodes().nodes}
+    if node not in by_name:
+        raise fail(f"fmctl: {missing('node', node, by_name)}", NOT_FOUND)
+    found = by_name[node]
     if output is not Form.TEXT:
         print_data(to_data(found), output)
         return
@@ -106,11 +112,15 @@ def _group_lines(job: Job) -> list[str]:
         families = [*group.preferred_types, *group.tolerated_types]
         asks += [" or ".join(dict.fromkeys(families))] if families else []
         asks += [f"{group.min_memory_gb:g} GB"] if group.min_memory_gb else []
-        asks += [f"NVLink {group.min_nvlink_gbytes_per_s:g} GB/s a pair"] if group.min_nvlink_gbytes_per_s else []
+        asks += [_nvlink(group.min_nvlink_gbytes_per_s)] if group.min_nvlink_gbytes_per_s else []
         asks += [f"links of {group.connectivity.min_link_gbps:g} Gb/s"] if group.connectivity.min_link_gbps else []
         asks += [f"at most {count(group.connectivity.max_hops, 'hop')}"] if group.connectivity.max_hops else []
         lines.append(f"  {group.name} ({kind}): {', '.join(asks)}")
     return lines if job.spec.groups else []
+
+
+def _nvlink(gbytes_per_s: float) -> str:
+    return f"NVLink {gbytes_per_s:g} GB/s a pair" if gbytes_per_s > ANY_NVLINK_GBYTES_PER_S else "any NVLink"
 
 
 def _why_part(job: Job) -> list[str]:
@@ -154,7 +164,8 @@ def _run_lines(job: Job) -> list[str]:
         )
     failure = job.status.first_failure
     if job.status.HasField("first_failure"):
-        lines.append(f"  first failure: rank {failure.rank} on {failure.node}: exit {failure.exit_code}: {failure.reason}")
+        said = f": {failure.reason}" if failure.reason else ""
+        lines.append(f"  first failure: rank {failure.rank} on {failure.node}: exit {failure.exit_code}{said}")
         lines += [f"    | {line}" for line in failure.last_lines.splitlines()]
     return ["runs:", *lines] if lines else []
 
@@ -163,17 +174,18 @@ def _event_lines(job: Job, now_ms: int) -> list[str]:
     from fmclient.cli.human import age
     from fmclient.states import words
 
-    lines = [f"  {age(each.at_ms, now_ms):>7} ago  {words(each.state)}: {each.reason}" for each in job.status.events]
+    lines = [f"  {age(each.at_ms, now_ms):>7} ago  {': '.join(filter(None, (words(each.state), each.reason)))}" for each in job.status.events]
     return ["events:", *lines] if lines else []
 
 
 def node_lines(node: Node) -> list[str]:
-    from fmclient.cli.nodes import faults, gpu_row, gpu_views, types
+    from fmclient.cli.human import ranges
+    from fmclient.cli.nodes import faults, gpu_row, gpu_views, reason_of, types
 
     inventory, host = node.inventory, node.inventory.host
     facts = [
         ("node", node.name),
-        ("state", node.state + (f": {node.reason}" if node.reason else "")),
+        ("state", ": ".join(part for part in (node.state, reason_of(node)) if part)),
         ("leaf", node.leaf),
         ("address", inventory.address),
         ("agent", f"{inventory.agent_address} {inventory.agent_version}".strip()),
@@ -191,8 +203,8 @@ def node_lines(node: Node) -> list[str]:
     ports = inventory.hca_ports
     lines += ["adapters:"] if ports else []
     for port in ports:
-        near = ",".join(map(str, port.near_gpus)) or "-"
+        near = f"GPU{'s' if len(port.near_gpus) > 1 else ''} {ranges(port.near_gpus)}" if port.near_gpus else "no GPU"
         lines.append(
-            f"  {port.hca}:{port.port}  {port.link_layer}  {port.rate_gbps:g} Gb/s  {port.state}  near GPUs {near}"
+            f"  {port.hca}:{port.port}  {port.link_layer}  {port.rate_gbps:g} Gb/s  {port.state}  near {near}"
         )
     return lines

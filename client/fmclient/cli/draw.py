@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from fmclient.cli.human import count
-from fmclient.cli.nodes import CLOSED, FREE, IN_USE, READY, GpuView, faults, gpu_views, types
+from fmclient.cli.nodes import CLOSED, FREE, IN_USE, READY, GpuView, faults, gpu_views, reason_of, types
 from fmclient.cli.output import state_style
 from fmproto.v1.scheduler_pb2 import Node
 
@@ -21,14 +21,19 @@ _LETTERS = string.ascii_uppercase + string.ascii_lowercase + string.digits
 _COLOURS = ("cyan", "green", "magenta", "blue", "yellow", "bright_cyan", "bright_green", "bright_magenta", "bright_blue")
 
 
-def drawing(nodes: Iterable[Node], names: Mapping[str, str], leaves: set[str], every: bool) -> list[Tree | Text]:
+def leaves_of(nodes: Iterable[Node]) -> set[str]:
+    return {node.leaf or NO_LEAF for node in nodes}
+
+
+def drawing(nodes: Sequence[Node], names: Mapping[str, str], leaves: set[str], every: bool) -> list[Tree | Text]:
     """The tree and its legend. `names`: job id → name; `leaves`: only these, all where empty."""
     shown = sorted((node for node in nodes if not leaves or (node.leaf or NO_LEAF) in leaves), key=lambda node: node.name)
+    part = f"{', '.join(sorted(leaves))} of the cluster's {count(len(leaves_of(nodes)), 'leaf group')}" if leaves else "cluster"
     views = {node.name: gpu_views(node) for node in shown}
     marks = _marks(views.values())
     collapsed = len(shown) > NODES_DRAWN_MAX and not every and not leaves
-    tree = Tree(_total(shown, views), guide_style="dim")
-    for leaf in sorted({node.leaf or NO_LEAF for node in shown}, key=lambda name: (name == NO_LEAF, name)):
+    tree = Tree(_total(part, shown, views), guide_style="dim")
+    for leaf in sorted(leaves_of(shown), key=lambda name: (name == NO_LEAF, name)):
         members = [node for node in shown if (node.leaf or NO_LEAF) == leaf]
         branch = tree.add(_leaf_line(leaf, members, views))
         if not collapsed:
@@ -49,9 +54,9 @@ def _colour(job: str, marks: Mapping[str, str]) -> str:
     return _COLOURS[list(marks).index(job) % len(_COLOURS)]
 
 
-def _total(nodes: Sequence[Node], views: Mapping[str, Sequence[GpuView]]) -> Text:
+def _total(part: str, nodes: Sequence[Node], views: Mapping[str, Sequence[GpuView]]) -> Text:
     gpus = [view for node in nodes for view in views[node.name]]
-    return Text(f"cluster: {count(len(nodes), 'node')}, {_counts(gpus)}", style="bold")
+    return Text(f"{part}: {count(len(nodes), 'node')}, {_counts(gpus)}", style="bold")
 
 
 def _counts(views: Sequence[GpuView]) -> str:
@@ -77,9 +82,8 @@ def _add_nodes(
         strip = _strip(views[node.name], marks)
         line.append_text(strip).append(" " * (strip_width - len(strip) + 2) + types(node))
         if node.state != READY:
-            line.append(
-                f"  {node.state}" + (f": {node.reason}" if node.reason else ""), style=state_style(node.state) or "yellow"
-            )
+            reason = reason_of(node)
+            line.append(f"  {node.state}" + (f": {reason}" if reason else ""), style=state_style(node.state) or "yellow")
         twig = branch.add(line)
         for fault in faults(node):
             twig.add(Text(fault, style="red"))

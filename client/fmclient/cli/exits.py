@@ -46,7 +46,7 @@ def report(error: FmschedError) -> int:
     from fmclient import errors
     from fmclient.cli.why import why_lines
 
-    complain(f"fmctl: {error}")
+    complain(f"fmctl: {_headline(error)}")
     match error:
         case errors.CannotBePlaced():
             for line in why_lines(error.why):
@@ -58,6 +58,8 @@ def report(error: FmschedError) -> int:
             return NOT_FOUND
         case errors.StillWaiting():
             return FAILED
+        case errors.NotServing():
+            return UNREACHABLE
         case errors.Unreachable():
             refused = any(sign in str(error) for sign in REFUSED_SIGNS)
             complain(f"fmctl: {REFUSED_HINT if refused else SERVER_HINT}")
@@ -66,6 +68,16 @@ def report(error: FmschedError) -> int:
             return UNREACHABLE
         case _:
             return FAILED
+
+
+def _headline(error: FmschedError) -> str:
+    """Its sentence, without the reasons that are listed below it."""
+    from fmclient.cli.why import why_line
+    from fmclient.errors import CannotBePlaced
+
+    if not isinstance(error, CannotBePlaced):
+        return str(error)
+    return str(error).removesuffix("; ".join(why_line(why) for why in error.why)).rstrip(": ")
 
 
 class Commands(TyperGroup):

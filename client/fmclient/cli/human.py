@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
+EXAMPLES_MAX = 5
+# The nouns that objective terms begin with.
+_PLURAL = re.compile(r"^(free |leaf )?(step|instance|group|pod|core|domain|node|GPU)s\b")
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
 
@@ -19,9 +24,30 @@ def age(since_ms: int, now_ms: int) -> str:
     return f"{seconds}s"
 
 
+def moment(at_ms: int) -> str:
+    """ "2026-03-01T12:00:05Z"; "-" for a time that is not set."""
+    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}" if at_ms > 0 else "-"
+
+
 def count(number: int, noun: str) -> str:
     """ "1 GPU", "8 GPUs"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def amount(number: float) -> str:
+    """ "1,612,800", "2.5"."""
+    return f"{number:,.0f}" if number == int(number) else f"{number:,.3g}"
+
+
+def one(phrase: str) -> str:
+    """The phrase as it goes with 1: its first plural noun and the verb after it in the singular."""
+    return _PLURAL.sub(r"\1\2", phrase, count=1).replace(" that leave ", " that leaves ")
+
+
+def missing(noun: str, name: str, known: Iterable[str]) -> str:
+    """As the service says it: "no node named 'n9'; there are: n1, n2"."""
+    examples = ", ".join(sorted(known)[:EXAMPLES_MAX])
+    return f"no {noun} named {name!r}" + (f"; there are: {examples}" if examples else "")
 
 
 def ranges(numbers: Iterable[int]) -> str:

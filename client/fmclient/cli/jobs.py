@@ -15,7 +15,7 @@ COLUMNS = (
     Column("GPUS", right=True),
     Column("NODES", right=True),
     Column("QUEUE", right=True),
-    Column("AGE", right=True),
+    Column("AGE", right=True, age=True),
     Column("ATTEMPT", wide=True, right=True),
     Column("TENANT", wide=True),
     Column("PRIORITY", wide=True),

@@ -39,6 +39,14 @@ app.command()(validate.validate)
 app.command()(version.version)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from fmproto import __version__
+
+        typer.echo(f"fmctl {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     ctx: typer.Context,
@@ -64,6 +72,9 @@ def root(
         str,
         typer.Option("--tls-server-name", metavar="NAME", help="The name in the server's certificate, if not the host."),
     ] = "",
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print fmctl's version and end.")
+    ] = False,
 ) -> None:
     ctx.obj = Settings(server, timeout_s, ca_file, cert_file, key_file, server_name)
 

@@ -68,10 +68,22 @@ def gpu_views(node: Node) -> tuple[GpuView, ...]:
         elif holder:
             views.append(GpuView(gpu, IN_USE, holder, ""))
         elif node.state != READY:
-            views.append(GpuView(gpu, CLOSED, "", f"node is {node.state}" + (f": {node.reason}" if node.reason else "")))
+            reason = reason_of(node)
+            views.append(GpuView(gpu, CLOSED, "", f"node is {node.state}" + (f": {reason}" if reason else "")))
         else:
             views.append(GpuView(gpu, FREE, "", ""))
     return tuple(views)
+
+
+def reason_of(node: Node) -> str:
+    """The node's reason; empty where it only names the state again."""
+    return "" if node.reason == f"{node.name} is {node.state}" else node.reason
+
+
+def trouble(node: Node) -> str:
+    """Its reason and what is wrong with its devices, as one line; empty where all is well."""
+    reason = reason_of(node)
+    return "; ".join(([reason] if reason else []) + list(faults(node)))
 
 
 def gpu_type(gpu: Gpu) -> str:
@@ -111,7 +123,7 @@ def node_row(node: Node) -> tuple[str, ...]:
         f"{up}/{len(node.inventory.hca_ports)}",
         node.inventory.driver_version or "-",
         node.inventory.agent_version or "-",
-        "; ".join(([node.reason] if node.reason else []) + list(faults(node))) or "-",
+        trouble(node) or "-",
     )
 
 

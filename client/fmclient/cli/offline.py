@@ -10,6 +10,8 @@ GROUP = "fmctl.offline"
 # By name: the class lives in a package that may not be installed.
 BAD_INPUT = "OfflineError"
 EXTRA = "fmsched[scheduler]"
+# As typed, where that is not the entry point's own name.
+_TYPED = {"plan": "plan --cluster", "topo-generate": "topo generate"}
 
 
 def offline(name: str, *arguments: Any, **named: Any) -> Any:
@@ -30,4 +32,4 @@ def offline(name: str, *arguments: Any, **named: Any) -> Any:
 
 
 def _missing(name: str, found: str) -> BaseException:
-    return fail(f"fmctl: {name} without a service needs: pip install '{EXTRA}' ({found})", USAGE)
+    return fail(f"fmctl: {_TYPED.get(name, name)} needs: pip install '{EXTRA}' ({found})", USAGE)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from rich.console import Console
 
-# Not a terminal: nothing may be folded or cut, since programs read lines.
+# Nothing may be folded or cut, since programs read lines.
 PIPE_WIDTH = 100_000
 
 _STYLE_OF = {
@@ -44,11 +44,12 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`wide`: shown by -o wide only."""
+    """`wide`: shown by -o wide only. `age`: grows by itself, which is no change."""
 
     title: str
     wide: bool = False
     right: bool = False
+    age: bool = False
 
 
 def console() -> Console:
@@ -82,45 +83,42 @@ class Table:
         self._widths = [len(columns[place].title) for place in self._shown]
         self._titled = False
 
+    def key(self, row: Sequence[str]) -> tuple[str, ...]:
+        """What is shown of a row, ages aside: a row with the same key says nothing new."""
+        return tuple(row[place] for place in self._shown if not self._columns[place].age)
+
     def print(self, rows: Sequence[Sequence[str]]) -> None:
+        """Never folds or cuts: on a terminal that is too narrow the lines go on below, as the terminal has it."""
         cells = [[row[place] for place in self._shown] for row in rows]
         for place in range(len(self._shown)):
             self._widths[place] = max([self._widths[place], *(len(row[place]) for row in cells)])
+        titles = [] if self._titled else [[self._columns[position].title for position in self._shown]]
         if sys.stdout.isatty():
-            self._print_rich(cells)
+            self._print_rich(titles, cells)
         else:
-            self._print_plain(cells)
+            for row in titles + cells:
+                sys.stdout.write("  ".join(self._padded(row)).rstrip() + "\n")
+            sys.stdout.flush()
         self._titled = True
 
-    def _print_plain(self, cells: list[list[str]]) -> None:
-        """For pipes and files: a script that asks often should not wait for rich."""
-        titles = [] if self._titled else [[self._columns[position].title for position in self._shown]]
-        for row in titles + cells:
-            padded = (
-                cell.rjust(width) if self._columns[position].right else cell.ljust(width)
-                for cell, width, position in zip(row, self._widths, self._shown, strict=True)
-            )
-            sys.stdout.write("  ".join(padded).rstrip() + "\n")
-        sys.stdout.flush()
+    def _padded(self, row: list[str]) -> list[str]:
+        return [
+            cell.rjust(width) if self._columns[position].right else cell.ljust(width)
+            for cell, width, position in zip(row, self._widths, self._shown, strict=True)
+        ]
 
-    def _print_rich(self, cells: list[list[str]]) -> None:
-        from rich.table import Table as RichTable
+    def _print_rich(self, titles: list[list[str]], cells: list[list[str]]) -> None:
+        """With colours. For pipes and files it is not used: a script that asks often should not wait for rich."""
         from rich.text import Text
 
-        table = RichTable(box=None, pad_edge=False, show_header=not self._titled, header_style="bold", padding=(0, 2, 0, 0))
-        for place, position in enumerate(self._shown):
-            column, last = self._columns[position], place == len(self._shown) - 1
-            # The last column alone may fold: it holds the sentence.
-            table.add_column(
-                column.title,
-                min_width=0 if last else self._widths[place],
-                justify="right" if column.right else "left",
-                no_wrap=not last,
-                overflow="fold" if last else "ellipsis",
-            )
+        out, gap = console(), Text("  ")
+        for row in titles:
+            out.print(Text("  ".join(self._padded(row)).rstrip(), style="bold"), soft_wrap=True)
         for row in cells:
-            table.add_row(*(Text(cell, style=state_style(cell)) for cell in row))
-        console().print(table)
+            parts = [Text(padded, style=state_style(cell)) for padded, cell in zip(self._padded(row), row, strict=True)]
+            line = gap.join(parts)
+            line.rstrip()
+            out.print(line, soft_wrap=True)
 
 
 def to_data(message: Message) -> dict[str, Any]:

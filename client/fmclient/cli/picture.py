@@ -9,7 +9,7 @@ from typing import Any
 from fmclient.cli.draw import MARK_CLOSED, MARK_FREE, MARK_SICK
 from fmclient.cli.human import age, count, few
 from fmclient.cli.jobs import first_why, gpus_asked, nodes_of
-from fmclient.cli.nodes import CLOSED, FREE, IN_USE, READY, faults, gpu_views
+from fmclient.cli.nodes import CLOSED, FREE, IN_USE, READY, gpu_views, trouble
 from fmclient.cli.output import Column
 from fmclient.states import is_running, words
 from fmproto.v1.scheduler_pb2 import Job, Node, VersionInfo
@@ -177,8 +177,7 @@ def data(picture: Picture) -> dict[str, Any]:
 def _node(node: Node) -> NodeLoad:
     states = [view.state for view in gpu_views(node)]
     held, free, closed = (states.count(state) for state in (IN_USE, FREE, CLOSED))
-    reason = "; ".join(([node.reason] if node.reason else []) + list(faults(node)))
-    return NodeLoad(node.name, node.state, reason, held, free, len(states) - held - free - closed, closed)
+    return NodeLoad(node.name, node.state, trouble(node), held, free, len(states) - held - free - closed, closed)
 
 
 def _in_trouble(node: NodeLoad) -> bool:

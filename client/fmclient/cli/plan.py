@@ -79,15 +79,18 @@ def rank_lines(ranks: list[dict[str, Any]]) -> list[str]:
 
 def objective_lines(objective: dict[str, Any]) -> list[str]:
     """What was minimised, the most important term first: the weights only order them, and are left to `-o json`."""
+    from fmclient.cli.human import amount, one
+
     gap = float(objective.get("gap") or 0.0)
     proof = (
         "proven: no placement is better" if objective.get("optimal") else f"within {max(gap, 1e-6):.2%} of the proven bound"
     )
     terms = [(str(term["name"]), float(term.get("value") or 0.0)) for term in objective.get("terms") or ()]
-    width = max((len(f"{amount:g}") for _, amount in terms if amount), default=0)
+    shown = [(amount(value), one(name) if value == 1 else name) for name, value in terms if value]
+    width = max((len(value) for value, _ in shown), default=0)
     lines = [f"  {proof}; minimised, in this order:"]
-    lines += [f"    {amount:>{width}g} {name}" for name, amount in terms if amount]
-    if zeros := [name for name, amount in terms if not amount]:
+    lines += [f"    {value:>{width}} {name}" for value, name in shown]
+    if zeros := [name for name, value in terms if not value]:
         lines.append(f"    0 of: {'; '.join(zeros)}")
     return lines
 

@@ -20,7 +20,7 @@ COLUMNS = (
     Column("GPUS HELD", right=True),
     Column("WAITING", right=True),
     Column("GPUS ASKED", right=True),
-    Column("OLDEST", right=True),
+    Column("OLDEST", right=True, age=True),
     Column("NEXT"),
     Column("WHY", wide=True),
 )

@@ -87,7 +87,8 @@ def _follow(client: Client, job: str, until: Until, wait_s: float | None) -> Job
         except JobEnded as error:
             newest = error.job
         except StillWaiting as error:
-            raise fail(f"fmctl: {error}", FAILED) from error
+            state = words((error.job or newest).status.state)
+            raise fail(f"fmctl: job {job} is {state} after {wait_s:g} s; waited for {stage.value}", FAILED) from error
         complain(f"job {job}: {words(newest.status.state)} after {time.monotonic() - began_s:.1f} s")
     return newest
 

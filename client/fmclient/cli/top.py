@@ -37,7 +37,7 @@ class Section(StrEnum):
 
 def top(
     ctx: typer.Context,
-    section: Annotated[Section | None, typer.Argument(metavar="[nodes|jobs]", help="Only these.")] = None,
+    section: Annotated[Section | None, typer.Argument(metavar="nodes|jobs", help="Only these.")] = None,
     interval_s: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", min=INTERVAL_MIN_S, help="Between two pictures.")
     ] = INTERVAL_S,

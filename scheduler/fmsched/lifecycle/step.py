@@ -77,7 +77,16 @@ def _without_decision(job: Job, world: World) -> Next:
         return Next(move(status, State.QUEUED, world.now_ms, "waits for its first placement"), None, None)
     if status.state.waits:
         return Next(status, None, None)
+    if job.orders or _runs_left(job, world):
+        # Somebody removed the decision. What runs by it has to end first, or the next attempt would run beside it.
+        if status.state not in (State.RECOVERING, State.STOPPING):
+            status = move(status, State.RECOVERING, world.now_ms, "its decision is gone", outcome=State.QUEUED)
+        return Next(status, None, None)
     return Next(_end_of_stop(job, world.now_ms, default=State.QUEUED), None, None)
+
+
+def _runs_left(job: Job, world: World) -> bool:
+    return any(world.nodes.get(node) is not NodeState.LOST for node in job.runs)
 
 
 def _release(job: Job, decision: Decision, world: World) -> Next:
@@ -201,7 +210,7 @@ def _cluster_fault(
         late = [
             n for n in decision.placement.nodes if n not in runs or runs[n].phase in (RunPhase.PREPARED, RunPhase.PREPARING)
         ]
-        if late and world.age_s > limits.start_s:
+        if late and job.status.state is not State.RUNNING and world.age_s > limits.start_s:
             return f"{late[0]} did not start within {limits.start_s:g} s", tuple(late)
         return None
     late = [n for n in decision.placement.nodes if n not in runs or runs[n].phase is not RunPhase.PREPARED]

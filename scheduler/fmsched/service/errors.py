@@ -12,6 +12,8 @@ from google.rpc import error_details_pb2, status_pb2
 from fmproto.v1 import scheduler_pb2 as pb
 
 LEADER_METADATA = "fmsched-leader"
+# Error texts travel in headers, which are small.
+NAME_SHOWN_MAX = 80
 DETAILS_METADATA = "grpc-status-details-bin"
 
 
@@ -36,9 +38,11 @@ class ServiceError(Exception):
 
 def invalid(violations: Iterable[pb.FieldViolation]) -> ServiceError:
     found = tuple(violations)
-    lines = "; ".join(f"line {v.line}: {v.path}: {v.message}" for v in found[:3])
+    lines = "; ".join(
+        ": ".join(part for part in (f"line {v.line}" if v.line else "", v.path, v.message) if part) for v in found[:3]
+    )
     more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-    return ServiceError(grpc.StatusCode.INVALID_ARGUMENT, f"the manifest is not valid: {lines}{more}", found)
+    return ServiceError(grpc.StatusCode.INVALID_ARGUMENT, f"the request is not valid: {lines}{more}", found)
 
 
 def not_found(what: str, name: str, known: Iterable[str] = ()) -> ServiceError:

@@ -15,8 +15,8 @@ from fmsched.loop import Scheduler
 from fmsched.model.hardware import JobId, NodeName
 from fmsched.service.errors import ServiceError, not_found
 
-# Chunks that wait for a slow reader; agents are held back beyond it.
-CHUNKS_WAITING_MAX = 256
+# Chunks of all nodes together that wait for a slow reader; agents are held back beyond it. A chunk has up to 256 KiB.
+CHUNKS_WAITING_MAX = 8
 
 
 class Logs:

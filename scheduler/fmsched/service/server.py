@@ -23,10 +23,10 @@ from fmproto.v1 import scheduler_pb2_grpc
 from fmsched.loop import Scheduler, Solver
 from fmsched.model.hardware import JobId
 from fmsched.service.answers import Answers
-from fmsched.service.errors import ServiceError, abort, not_found, not_leader
+from fmsched.service.errors import ServiceError, abort, invalid, not_found, not_leader
 from fmsched.service.holds import Holds
 from fmsched.service.logs import Logs
-from fmsched.service.submit import Submit, validate
+from fmsched.service.submit import Submit
 from fmsched.solver import TooManyWaiting
 from fmsched.store.ledger import Ledger
 
@@ -43,7 +43,8 @@ HEALTH_NAMES = ("", SERVICE_NAME)
 # The event loop alone would let its tasks be collected.
 _announcing: set[asyncio.Task[None]] = set()
 
-CANCEL_REASON_MAX = 200
+# Of what people say about a cancel or a drain.
+WORDS_MAX = 400
 # A stream that has nothing to say says so this often.
 SIGN_OF_LIFE_S = 5.0
 
@@ -116,7 +117,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
 
     @_mapped
     async def Validate(self, request: pb.ValidateRequest, context: Context) -> pb.ValidateResponse:
-        return validate(request.manifest)
+        return await self._submit.validate(request.manifest)
 
     @_mapped
     async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanResponse:
@@ -156,7 +157,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
         id_ = self._answers.newest(request.id)
         if not self._mirror.statuses[id_].state.ended:
             if request.reason:
-                self._scheduler.cancel_reasons[id_] = request.reason[:CANCEL_REASON_MAX]
+                self._scheduler.cancel_reasons[id_] = request.reason[:WORDS_MAX]
             await self._race(lambda ledger: ledger.unwant(id_))
         return pb.CancelResponse(job=self._answers.job(id_))
 
@@ -196,12 +197,12 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
 
     async def _changes(self, only: JobId | None) -> AsyncIterator[pb.JobChange]:
         """The picture first, then each change, and an empty message as a sign of life where there is none for a while."""
-        subscription = self._mirror.subscribe(only)
+        subscription, whole = self._mirror.subscribe(only), only is not None
         try:
             queue = self._answers.queue()
             for id_ in [only] if only else sorted(self._mirror.specs):
                 if id_ in self._mirror.statuses:
-                    yield pb.JobChange(job=self._answers.job(id_, queue), initial=True)
+                    yield pb.JobChange(job=self._answers.job(id_, queue, whole=whole), initial=True)
             while True:
                 jobs, _ = await subscription.take(SIGN_OF_LIFE_S)
                 if not jobs:
@@ -210,7 +211,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
                 queue = self._answers.queue()
                 for id_ in sorted(jobs):
                     if id_ in self._mirror.specs and id_ in self._mirror.statuses:
-                        yield pb.JobChange(job=self._answers.job(id_, queue))
+                        yield pb.JobChange(job=self._answers.job(id_, queue, whole=whole))
                     elif id_ not in self._mirror.specs:
                         gone = pb.JobChange(deleted=True)
                         gone.job.spec.id = id_
@@ -238,6 +239,10 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
     @_mapped
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
         self._known_node(request.node)
+        for path, text in (("reason", request.reason), ("by", request.by)):
+            if len(text) > WORDS_MAX:
+                found = f"found {len(text):,} characters; at most {WORDS_MAX} are allowed"
+                raise invalid([pb.FieldViolation(path=path, message=found)])
         intent = hw.NodeIntent(
             node=request.node, drained=True, reason=request.reason, by=request.by, since_ms=self._scheduler.wall_ms()
         )

@@ -25,6 +25,7 @@ from fmsched.store.ledger import GANG_RANKS_MAX, VALUE_BYTES_MAX
 
 # A lost race is run again on a newer picture so often.
 RACES_MAX = 5
+PARSES_MAX = 2
 SUBMITTER_MAX = 256
 HOLD_S_MAX = 30 * 86400.0
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{0,128}")
@@ -112,13 +113,16 @@ class Submit:
         self._answers = answers
         self._solver = solver
         self._turn = asyncio.Lock()
+        self._parsing = asyncio.Semaphore(PARSES_MAX)
 
     async def submit(self, call: pb.SubmitRequest, leader: str | None) -> pb.SubmitResponse:
         """Raises ServiceError as the proto file lists."""
-        manifest = checked(call.manifest)
+        manifest = await self._parsed(call.manifest)
         _check_call(call)
         if call.hold_s and manifest.template is not None:
-            found = "found a template, but the caller means to hold an allocation and to start its ranks itself; leave it out"
+            found = (
+                "found a template, but the caller means to hold an allocation and to start its ranks itself; leave it out"
+            )
             raise invalid([pb.FieldViolation(path="spec.template", message=found)])
         earlier = self._of_request(call.request_id)
         if earlier is not None:
@@ -127,6 +131,15 @@ class Submit:
         # One at a time: the mirror shows the one before, so that a request id or a number is never used twice.
         async with self._turn:
             return await self._store(manifest, call, leader)
+
+    async def validate(self, text: str) -> pb.ValidateResponse:
+        async with self._parsing:
+            return await asyncio.to_thread(validate, text)
+
+    async def _parsed(self, text: str) -> Manifest:
+        """A hostile megabyte takes a second: in a thread, so that the leader's beats go on, and few at a time."""
+        async with self._parsing:
+            return await asyncio.to_thread(checked, text)
 
     async def _store(self, manifest: Manifest, call: pb.SubmitRequest, leader: str | None) -> pb.SubmitResponse:
         mirror = self._scheduler.mirror
@@ -177,7 +190,7 @@ class Submit:
 
     async def plan(self, text: str) -> str:
         """The live cluster's answer as JSON; nothing is committed."""
-        manifest = checked(text)
+        manifest = await self._parsed(text)
         asked = request(manifest, manifest.name)
         scheduler = self._scheduler
         snapshot = scheduler.picture.snapshot(asyncio.get_running_loop().time())

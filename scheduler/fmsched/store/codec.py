@@ -248,6 +248,9 @@ def rank_message(rank: RankPlacement) -> pb.RankPlacement:
 
 
 def decision_of(message: pb.Decision) -> Decision:
+    """Raises ValueError for one that places nothing."""
+    if not message.ranks:
+        raise ValueError("a decision without ranks")
     o = message.objective
     objective = Objective(o.value, o.bound, tuple(Term(t.name, t.weight, t.value) for t in o.terms))
     return Decision(

@@ -80,7 +80,7 @@ class Election:
     async def leader(self) -> str | None:
         """The address of who leads, by etcd's word; None while nobody does. Raises StoreUnavailable."""
         page = await self._kv.read(keys.ELECTION)
-        first = min(page.entries, key=_age, default=None)
+        first = min((entry for entry in page.entries if entry.lease), key=_age, default=None)
         return _address(first) if first is not None else None
 
     async def _stand(self) -> Leadership | None:
@@ -102,7 +102,8 @@ class Election:
         async with aclosing(items):
             async for item in items:
                 if isinstance(item, Resync):
-                    standing = {entry.key: entry.create_revision for entry in item.entries}
+                    # A key without a lease is no candidate's: it would stand, and lead nobody, for ever.
+                    standing = {entry.key: entry.create_revision for entry in item.entries if entry.lease}
                 else:
                     _update(standing, item)
                 if candidacy.key not in standing:
@@ -129,7 +130,7 @@ def _update(standing: dict[str, int], item: Changes) -> None:
     for change in item.changes:
         if change.entry is None:
             standing.pop(change.key, None)
-        else:
+        elif change.entry.lease:
             standing[change.key] = change.entry.create_revision
 
 

@@ -118,6 +118,19 @@ class Ledger:
             outcome = await self._write([], transaction)
         return outcome
 
+    async def clear(self, job: JobId) -> int | Conflict | None:
+        """Ends what is left of a job whose spec or status is gone: orders first, the decision once no node reports it any more."""
+        mirror = self._mirror
+        ops: list[Op] = [Delete(keys.assignment(node, job)) for node in sorted(mirror.orders.get(job, {}))]
+        if not ops and not mirror.runs.get(job):
+            ops = [Delete(keys.decision(job))] if job in mirror.decisions else []
+            if job in mirror.wanted and job not in mirror.specs:
+                ops.append(Delete(keys.job_wanted(job)))
+        outcome: int | Conflict | None = None
+        for transaction in transactions(ops):
+            outcome = await self._write([], transaction)
+        return outcome
+
     async def put_intent(self, intent: hw.NodeIntent) -> int | Conflict:
         return await self._write([], [Put(keys.intent(intent.node), intent.SerializeToString())])
 

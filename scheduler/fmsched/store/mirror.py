@@ -198,7 +198,7 @@ class Mirror:
                 touched.capacity = True
 
     def _inventory(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
-        _store(self.inventories, parts[1], value, hw.Inventory.FromString)
+        _store(self.inventories, parts[1], value, lambda raw: _named(hw.Inventory.FromString(raw), parts[1]))
         touched.hardware = touched.capacity = True
         touched.nodes.add(parts[1])
 
@@ -286,6 +286,12 @@ class Mirror:
         touched.jobs.add(job)
         if not orders:
             del self.orders[job]
+
+
+def _named(inventory: hw.Inventory, node: NodeName) -> hw.Inventory:
+    if inventory.node != node:
+        raise ValueError(f"the inventory of {node} calls itself {inventory.node!r}")
+    return inventory
 
 
 def _store(table: dict[str, Any], key: str, value: bytes | None, decode: Callable[[bytes], Any]) -> None:
