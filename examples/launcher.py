@@ -12,7 +12,8 @@ replace, by ssh or by what the site uses.
 - The scheduler takes the GPUs away (cancelled, preempted, a node lost), or cannot be reached for so long that it may: the ranks
   are stopped; exit 1.
 
-Exit: 0 all ranks ended with 0; else the code of the first that did not, or 1.
+Exit: 0 all ranks ended with 0; 2 the manifest has faults (a template is one: an allocation's ranks are started here); else the code
+of the first rank that did not end with 0, or 1.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from fmclient import Allocation, Client, FmschedError, Placement
+from fmclient import Allocation, Client, FmschedError, Placement, errors
 
 MANIFEST = """
 apiVersion: ai.example.com/v1alpha1
@@ -117,7 +118,7 @@ def run(allocation: Allocation, program: Sequence[str]) -> int:
     nodes = ", ".join(
         f"{node.name} (GPU {','.join(str(rank.gpu_index) for rank in node.ranks)})" for node in placement.nodes
     )
-    print(f"launcher: job {allocation.id}: {placement.world_size} GPUs on {nodes}", flush=True)
+    print(f"launcher: job {allocation.id}: {count(placement.world_size, 'GPU')} on {nodes}", flush=True)
     ranks = Ranks()
     try:
         ranks.start(placement, program)
@@ -135,8 +136,24 @@ def run(allocation: Allocation, program: Sequence[str]) -> int:
     if failure:
         print(f"launcher: rank {failure[0]} ended with {failure[1]}", file=sys.stderr)
         return failure[1]
-    print(f"launcher: {placement.world_size} ranks ended well", flush=True)
+    print(f"launcher: {count(placement.world_size, 'rank')} ended well", flush=True)
     return 0
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def refused(source: str, error: errors.InvalidManifest) -> None:
+    """One line for each fault: FILE:LINE: path: message."""
+    for fault in error.violations:
+        place = f"{source}:{fault.line}" if fault.line else source
+        print("launcher: " + ": ".join(part for part in (place, fault.path, fault.message) if part), file=sys.stderr)
+    if any(fault.path == "spec.template" for fault in error.violations):
+        print(
+            "launcher: the command after -- is what each rank runs; `fmctl submit -f` runs a manifest's own template",
+            file=sys.stderr,
+        )
 
 
 def terminated(number: int, frame: object) -> None:
@@ -161,7 +178,10 @@ def main() -> int:
             client.allocate(options.manifest or MANIFEST, hold_s=options.hold, timeout_s=options.timeout) as allocation,
         ):
             return run(allocation, options.program)
-    except FmschedError as error:
+    except errors.InvalidManifest as error:
+        refused(str(options.manifest or "the built-in manifest"), error)
+        return 2
+    except (FmschedError, OSError) as error:
         print(f"launcher: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -39,6 +39,9 @@ def order_of(value: bytes, revision: int, key: str) -> Order:
         raise BadOrder(f"{key}: job is {message.job!r}; it must be the key's last part")
     if message.phase not in {pb.PHASE_PREPARE, pb.PHASE_START}:
         raise BadOrder(f"{key}: phase is {message.phase}; allowed: PHASE_PREPARE, PHASE_START")
+    if message.term > revision:
+        # A term is the create revision of an election key, which is older than all that its leader writes.
+        raise BadOrder(f"{key}: its term {message.term} is newer than its own revision {revision}")
     return Order(
         job=message.job,
         attempt=message.attempt,

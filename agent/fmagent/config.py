@@ -153,6 +153,8 @@ def _explain(message: str, content: dict[str, Any]) -> str:
         names.append(name or f"[{place}]")
         if isinstance(found, dict):
             found = found.get(name)
+    if "matching regex" in what and names and names[0] in ADDRESS_KEYS:
+        return f"{'.'.join(names)}: found {found!r}; allowed: host:port"
     unknown = re.search(r"unknown field `(.+)`", what)
     if unknown:
         table = {"etcd": EtcdConfig, "tls": TlsConfig}.get(".".join(names), AgentConfig)

@@ -103,7 +103,7 @@ def unreachable(words: str, server: str, tried: str) -> errors.Unreachable:
 
 
 def place(violation: FieldViolation) -> str:
-    """"line 3: spec.x: found 5", without what the fault has not."""
+    """ "line 3: spec.x: found 5", without what the fault has not."""
     line = f"line {violation.line}" if violation.line else ""
     return ": ".join(part for part in (line, violation.path, violation.message) if part)
 

@@ -88,7 +88,9 @@ def wait(session: Session, job: str, until: Until, timeout_s: float | None) -> O
                 newest = change.job
     except DeadlineExceeded as error:
         state = words(newest.status.state)
-        raise StillWaiting(f"job {newest.spec.id} is {state} after {round(timeout_s or 0.0, 2):g} s; waited for {until}", newest) from error
+        raise StillWaiting(
+            f"job {newest.spec.id} is {state} after {round(timeout_s or 0.0, 2):g} s; waited for {until}", newest
+        ) from error
     finally:
         stream.cancel()
     return newest

@@ -481,6 +481,8 @@ async def test_a_gpu_that_a_stranger_uses_is_refused() -> None:
 async def test_terms_are_remembered_over_a_restart() -> None:
     runner = MemoryRunner()
     async with node(runner) as at:
+        for number in range(7):  # a term is a revision, and older than what is written under it
+            await at.store.write([], [Put(f"/elsewhere/{number}", b"")])
         await at.order("a", term=7)
         await at.reports("a", pb.RUN_PHASE_PREPARED)
         await at.order("b", gpu=1, term=6)

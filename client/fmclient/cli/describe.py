@@ -174,7 +174,10 @@ def _event_lines(job: Job, now_ms: int) -> list[str]:
     from fmclient.cli.human import age
     from fmclient.states import words
 
-    lines = [f"  {age(each.at_ms, now_ms):>7} ago  {': '.join(filter(None, (words(each.state), each.reason)))}" for each in job.status.events]
+    lines = [
+        f"  {age(each.at_ms, now_ms):>7} ago  {': '.join(filter(None, (words(each.state), each.reason)))}"
+        for each in job.status.events
+    ]
     return ["events:", *lines] if lines else []
 
 
@@ -204,7 +207,5 @@ def node_lines(node: Node) -> list[str]:
     lines += ["adapters:"] if ports else []
     for port in ports:
         near = f"GPU{'s' if len(port.near_gpus) > 1 else ''} {ranges(port.near_gpus)}" if port.near_gpus else "no GPU"
-        lines.append(
-            f"  {port.hca}:{port.port}  {port.link_layer}  {port.rate_gbps:g} Gb/s  {port.state}  near {near}"
-        )
+        lines.append(f"  {port.hca}:{port.port}  {port.link_layer}  {port.rate_gbps:g} Gb/s  {port.state}  near {near}")
     return lines

@@ -29,9 +29,7 @@ def drain(
         raise typer.Exit(_each(nodes, lambda node: client.drain(node, reason)))
 
 
-def undrain(
-    ctx: typer.Context, nodes: NodesArgument, server: ServerOption = None, timeout_s: TimeoutOption = None
-) -> None:
+def undrain(ctx: typer.Context, nodes: NodesArgument, server: ServerOption = None, timeout_s: TimeoutOption = None) -> None:
     """Open drained nodes to jobs again. Each is tried; the exit code is that of the first which failed."""
     with connect(ctx, server, timeout_s) as client:
         raise typer.Exit(_each(nodes, client.undrain))

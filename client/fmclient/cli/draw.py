@@ -28,7 +28,11 @@ def leaves_of(nodes: Iterable[Node]) -> set[str]:
 def drawing(nodes: Sequence[Node], names: Mapping[str, str], leaves: set[str], every: bool) -> list[Tree | Text]:
     """The tree and its legend. `names`: job id → name; `leaves`: only these, all where empty."""
     shown = sorted((node for node in nodes if not leaves or (node.leaf or NO_LEAF) in leaves), key=lambda node: node.name)
-    part = f"{', '.join(sorted(leaves))} of the cluster's {count(len(leaves_of(nodes)), 'leaf group')}" if leaves else "cluster"
+    part = (
+        f"{', '.join(sorted(leaves))} of the cluster's {count(len(leaves_of(nodes)), 'leaf group')}"
+        if leaves
+        else "cluster"
+    )
     views = {node.name: gpu_views(node) for node in shown}
     marks = _marks(views.values())
     collapsed = len(shown) > NODES_DRAWN_MAX and not every and not leaves

@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 POLL_S = 2.0
 
 app = typer.Typer(no_args_is_help=True, help="List jobs, nodes, GPUs, queues or events.")
-NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these.")]
+NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Only these.")]
+JobsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="JOB...", help="Only these: ids, or names, then all jobs of that name.")
+]
 
 
 @app.command("job", hidden=True)
 @app.command("jobs")
 def jobs(
     ctx: typer.Context,
-    names: NamesArgument = None,
+    names: JobsArgument = None,
     live: Annotated[bool, typer.Option("--live", help="Leave out jobs that have ended.")] = False,
     output: OutputOption = Output.TABLE,
     watch: WatchOption = False,
@@ -35,19 +38,20 @@ def jobs(
     timeout_s: TimeoutOption = None,
 ) -> None:
     """Jobs with state, size, nodes and place in the queue; -o wide says why they wait."""
-    from fmclient.cli.jobs import COLUMNS, row
+    from fmclient.cli.jobs import COLUMNS, row, without_pids
+    from fmclient.states import has_ended
 
-    printer = _Printer(output, COLUMNS, lambda job: row(job, _now_ms()), lambda job: str(job.spec.id))
+    printer = _Printer(output, COLUMNS, lambda job: row(job, _now_ms()), lambda job: str(job.spec.id), same=without_pids)
     with connect(ctx, server, timeout_s) as client:
         found = client.list(live_only=live)
-        if names:
-            _require(names, {job.spec.id for job in found} | {job.spec.name for job in found}, "job")
-        printer.first([job for job in found if _named(job, names)])
-        if watch:
-            known = {job.spec.id: job for job in found}
-            for change in client.watch():
-                if _is_news(change, known) and _named(change.job, names):
-                    printer.more(change.job, deleted=change.deleted)
+        shown = [job for job in found if _named(job, names)]
+        _require_jobs(names, found)
+        printer.first(shown)
+        for change in client.watch() if watch else ():
+            if change.deleted:
+                printer.gone(change.job)
+            elif _named(change.job, names) and (printer.knows(change.job) or not (live and has_ended(change.job))):
+                printer.changed(change.job)
 
 
 @app.command("node", hidden=True)
@@ -119,17 +123,26 @@ def queues(
 @app.command("events")
 def events(
     ctx: typer.Context,
-    names: NamesArgument = None,
+    names: JobsArgument = None,
     output: OutputOption = Output.TABLE,
     watch: WatchOption = False,
     server: ServerOption = None,
     timeout_s: TimeoutOption = None,
 ) -> None:
-    """What happened to jobs, oldest first; NAME is a job."""
-    columns = (Column("AGE", right=True), Column("JOB"), Column("ATTEMPT", right=True), Column("STATE"), Column("REASON"))
+    """What happened to jobs, oldest first; -o wide gives the time in UTC too."""
+    columns = (
+        Column("AGE", right=True, age=True),
+        Column("TIME", wide=True),
+        Column("JOB"),
+        Column("ATTEMPT", right=True),
+        Column("STATE"),
+        Column("REASON"),
+    )
     printer = _Printer(output, columns, lambda pair: _event_row(*pair), lambda pair: str(pair[0]), _event_data)
     with connect(ctx, server, timeout_s) as client:
-        found = [job for job in client.list() if _named(job, names)]
+        every = client.list()
+        _require_jobs(names, every)
+        found = [job for job in every if _named(job, names)]
         pairs = [(job.spec.id, event) for job in found for event in job.status.events]
         printer.first(sorted(pairs, key=lambda pair: pair[1].at_ms))
         if watch:
@@ -140,7 +153,10 @@ def events(
 
 
 class _Printer:
-    """One list in the asked form, and what is added to it later."""
+    """One list in the asked form, and what is added to it later: items that say something new in that form.
+
+    same  what of an item counts as a change, in the forms for programs
+    """
 
     def __init__(
         self,
@@ -149,41 +165,63 @@ class _Printer:
         row: Callable[[Any], tuple[str, ...]],
         name: Callable[[Any], str],
         data: Callable[[Any], dict[str, Any]] = to_data,
+        same: Callable[[Any], Any] = lambda item: item,
     ) -> None:
-        self._output, self._row, self.name, self._data = output, row, name, data
+        self._output, self._row, self._name, self._data, self._same = output, row, name, data, same
         self._table = Table(columns, wide=output is Output.WIDE)
+        self._known: dict[str, object] = {}
 
     def first(self, items: Sequence[Any]) -> None:
+        self._known = {self._name(item): self._key(item) for item in items}
         if self._output is Output.NAME:
             for item in items:
-                say(self.name(item))
+                say(self._name(item))
         elif self._output in (Output.JSON, Output.YAML):
             print_data({"items": [self._data(item) for item in items]}, self._output)
         else:
             self._table.print([self._row(item) for item in items])
 
-    def more(self, item: Any, deleted: bool = False) -> None:
+    def knows(self, item: Any) -> bool:
+        return self._name(item) in self._known
+
+    def changed(self, item: Any) -> None:
+        """Prints it, unless it was printed like this before."""
+        name, key = self._name(item), self._key(item)
+        if self._known.get(name) != key:
+            self._known[name] = key
+            self.more(item)
+
+    def gone(self, item: Any) -> None:
+        """Tells of the end of an item that was printed."""
+        if self._known.pop(self._name(item), None) is None:
+            return
+        if self._output in (Output.JSON, Output.YAML):
+            print_data(self._data(item) | {"deleted": True}, self._output, line=True)
+        elif self._output is not Output.NAME:
+            say(f"{self._name(item)}  deleted")
+
+    def more(self, item: Any) -> None:
         if self._output is Output.NAME:
-            say(self.name(item))
+            say(self._name(item))
         elif self._output in (Output.JSON, Output.YAML):
-            print_data(self._data(item) | ({"deleted": True} if deleted else {}), self._output, line=True)
-        elif deleted:
-            say(f"{self.name(item)}  deleted")
+            print_data(self._data(item), self._output, line=True)
         else:
             self._table.print([self._row(item)])
 
+    def _key(self, item: Any) -> object:
+        if self._output is Output.NAME:
+            return self._name(item)
+        if self._output in (Output.JSON, Output.YAML):
+            return self._same(item)
+        return self._table.key(self._row(item))
+
 
 def _poll(printer: _Printer, load: Callable[[], list[Any]], watch: bool) -> None:
-    items = load()
-    printer.first(items)
-    known = {printer.name(item): str(item) for item in items}
+    printer.first(load())
     while watch:  # until Ctrl-C
         time.sleep(POLL_S)
-        items = load()
-        for item in items:
-            if known.get(printer.name(item)) != str(item):
-                printer.more(item)
-        known = {printer.name(item): str(item) for item in items}
+        for item in load():
+            printer.changed(item)
 
 
 def _nodes(found: Iterable[Node], names: list[str] | None) -> list[Node]:
@@ -195,24 +233,24 @@ def _nodes(found: Iterable[Node], names: list[str] | None) -> list[Node]:
 
 
 def _require(names: list[str], present: set[str], noun: str) -> None:
+    from fmclient.cli.human import missing
+
     for name in names:
         if name not in present:
-            raise fail(f"fmctl: no {noun} {name}", NOT_FOUND)
+            raise fail(f"fmctl: {missing(noun, name, present)}", NOT_FOUND)
+
+
+def _require_jobs(names: list[str] | None, jobs: Sequence[Job]) -> None:
+    from fmclient.cli.human import missing
+
+    ids = {job.spec.id for job in jobs}
+    for name in names or ():
+        if name not in ids and all(job.spec.name != name for job in jobs):
+            raise fail(f"fmctl: {missing('job', name, ids)}", NOT_FOUND)
 
 
 def _named(job: Job, names: list[str] | None) -> bool:
     return not names or job.spec.id in names or job.spec.name in names
-
-
-def _is_news(change: JobChange, known: dict[str, Job]) -> bool:
-    """Whether a watch tells something that is not on the screen; notes it."""
-    job = change.job.spec.id
-    if change.deleted:
-        known.pop(job, None)
-        return True
-    news = known.get(job) != change.job
-    known[job] = change.job
-    return news
 
 
 def _last_event_ms(job: Job) -> int:
@@ -229,11 +267,11 @@ def _new_events(change: JobChange, shown: dict[str, int]) -> Iterator[tuple[str,
 
 
 def _event_row(job: str, event: JobEvent) -> tuple[str, ...]:
-    from fmclient.cli.human import age
+    from fmclient.cli.human import age, moment
     from fmclient.states import words
 
     attempt = str(event.attempt) if event.attempt else "-"
-    return age(event.at_ms, _now_ms()), job, attempt, words(event.state), event.reason or "-"
+    return age(event.at_ms, _now_ms()), moment(event.at_ms), job, attempt, words(event.state), event.reason or "-"
 
 
 def _event_data(pair: tuple[str, JobEvent]) -> dict[str, Any]:

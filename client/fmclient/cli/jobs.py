@@ -34,6 +34,15 @@ def nodes_of(job: Job) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rank.node for rank in sorted(job.decision.ranks, key=lambda rank: rank.rank)))
 
 
+def without_pids(job: Job) -> Job:
+    """A copy for comparing: ranks are started one by one, and nobody waits for a process's number."""
+    copy = Job()
+    copy.CopyFrom(job)
+    for rank in (rank for run in copy.runs for rank in run.ranks):
+        rank.ClearField("pid")
+    return copy
+
+
 def first_why(job: Job) -> str:
     """Of a waiting job the first constraint; of another one its reason."""
     if job.status.state in WAITING and job.status.why:
