@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fmagent.config import AgentConfig, ConfigError, arguments_of, load
+from fmagent.config import AgentConfig, ConfigError, advertised, arguments_of, load
 from fmproto import __version__
 from fmproto.tls import server_tls
 
@@ -108,6 +108,7 @@ async def run(config: AgentConfig) -> int:
         port_last=config.port_last,
         fence_after_s=config.fence_after_s,
         fence_grace_s=config.fence_grace_s,
+        start_limit_s=config.start_limit_s,
         log_retention_s=config.log_retention_s,
         log_runs_max=config.log_runs_max,
         disk_free_min_bytes=config.disk_free_min_mb * 1024 * 1024,
@@ -121,11 +122,11 @@ async def run(config: AgentConfig) -> int:
             kv = make_store(config)
             tls = server_tls(config.tls.cert, config.tls.key, config.tls.client_ca)
             served = await serve(AgentServicer(runner, config.node, session), config.listen, tls)
-        host = config.address or network_of(interfaces(), config.socket_interface).address
+        route = config.address or network_of(interfaces(), config.socket_interface).address
         settings = AgentSettings(
             node=config.node,
             session=session,
-            agent_address=config.advertise or f"{host}:{served.port}",
+            agent_address=config.advertise or advertised(config.listen, route, served.port),
             address=config.address,
             socket_interface=config.socket_interface,
             version=__version__,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Mapping
 
@@ -42,6 +43,8 @@ def order_of(value: bytes, revision: int, key: str) -> Order:
     if message.term > revision:
         # A term is the create revision of an election key, which is older than all that its leader writes.
         raise BadOrder(f"{key}: its term {message.term} is newer than its own revision {revision}")
+    if not (math.isfinite(message.grace_period_s) and message.grace_period_s >= 0):
+        raise BadOrder(f"{key}: grace_period_s is {message.grace_period_s}; allowed: a number of seconds, 0 or more")
     return Order(
         job=message.job,
         attempt=message.attempt,

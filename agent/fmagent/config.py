@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import ipaddress
 import re
 import tomllib
 from collections.abc import Sequence
@@ -59,6 +61,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     period_s: Seconds = 5.0
     fence_after_s: Seconds = 60.0
     fence_grace_s: Seconds = 10.0
+    start_limit_s: Seconds = 60.0
     port_first: Port = 20000
     port_last: Port = 29999
     log_retention_s: Seconds = 7 * 86400.0
@@ -81,6 +84,13 @@ _FLAGS = {
     "period": "period_s",
     "fence-after": "fence_after_s",
     "log-level": "log_level",
+}
+# Of the keys that have a pattern, what it means.
+_ALLOWED = {
+    "node": "at most 253 letters, digits and . _ -, the first a letter or a digit",
+    "listen": "host:port",
+    "etcd.endpoints": "host:port",
+    "log_level": "debug, info, warning, error",
 }
 _NUMBERS = {"period", "fence-after"}
 
@@ -153,8 +163,9 @@ def _explain(message: str, content: dict[str, Any]) -> str:
         names.append(name or f"[{place}]")
         if isinstance(found, dict):
             found = found.get(name)
-    if "matching regex" in what and names and names[0] in ADDRESS_KEYS:
-        return f"{'.'.join(names)}: found {found!r}; allowed: host:port"
+    allowed = _ALLOWED.get(".".join(name for name in names if not name.startswith("[")))
+    if allowed and "matching regex" in what:
+        return f"{'.'.join(names).replace('.[', '[')}: found {found!r}; allowed: {allowed}"
     unknown = re.search(r"unknown field `(.+)`", what)
     if unknown:
         table = {"etcd": EtcdConfig, "tls": TlsConfig}.get(".".join(names), AgentConfig)
@@ -182,6 +193,15 @@ def _check_together(config: AgentConfig, source: str) -> None:
         raise ConfigError(f"{source}: {fault}")
     if bool(config.etcd.user) != bool(config.etcd.password_file):
         raise ConfigError(f"{source}: etcd.user, etcd.password_file: one of the two is missing")
+
+
+def advertised(listen: str, route: str, port: int) -> str:
+    """What the scheduler reaches the agent by: the address that it listens on, or `route` where it listens on every one."""
+    host = listen.rpartition(":")[0].strip("[]")
+    with contextlib.suppress(ValueError):  # a name
+        if ipaddress.ip_address(host).is_unspecified:
+            host = route
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def ephemeral_ports() -> tuple[int, int]:

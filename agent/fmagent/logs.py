@@ -42,7 +42,7 @@ class _Cursor:
 
     def read(self) -> bytes:
         try:
-            with self.path.open("rb") as file:
+            with os.fdopen(files.open_regular(str(self.path)), "rb") as file:
                 file.seek(self.offset)
                 data = file.read(CHUNK_BYTES_MAX)
         except FileNotFoundError:
@@ -54,7 +54,7 @@ class _Cursor:
 def tail_offset(path: Path, lines: int) -> int:
     """Where the last `lines` lines begin; an unfinished last line counts as one."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(files.open_regular(str(path)), "rb") as file:
             end = file.seek(0, os.SEEK_END)
             position, seen = end, 0
             while position > 0:  # ends: every round goes back by at least a byte
@@ -99,8 +99,11 @@ class AgentServicer(agent_pb2_grpc.AgentServicer):
         if missing:
             text = f"job {request.job}: node {self._node} has no rank {missing[0]}; it has {', '.join(map(str, ranks))}"
             await context.abort(grpc.StatusCode.NOT_FOUND, text)
-        async for chunk in self._stream(folder, list(request.ranks) or ranks, request):
-            yield chunk
+        try:
+            async for chunk in self._stream(folder, list(request.ranks) or ranks, request):
+                yield chunk
+        except OSError as error:  # a job may have put something else in its output's place
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"job {request.job}, node {self._node}: {error}")
 
     async def _stream(
         self, folder: Path, ranks: Sequence[int], request: agent_pb2.AgentLogsRequest

@@ -98,6 +98,7 @@ class AgentLoop:
         self._gpus: Mapping[str, str] | None = None
         self._contact_s = 0.0
         self._contact_news = False
+        self._told_no_gpus = False
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -184,9 +185,11 @@ class AgentLoop:
         for key, entry in self._entries.items():
             try:
                 order = codec.order_of(entry.value, entry.mod_revision, key)
+                if key != keys.assignment(self._settings.node, order.job):
+                    raise BadOrder(f"{key}: a key of this node has one part after the node's name")
             except BadOrder as error:
                 # Not obeyed, and no order to stop either: whoever wrote it wants something of this job.
-                unreadable.add(key.rpartition("/")[2])
+                unreadable.add(key.removeprefix(keys.assignments_of(self._settings.node)))
                 self._log.warning("an order cannot be read", node=self._settings.node, error=str(error))
             else:
                 orders[order.job] = order
@@ -222,6 +225,10 @@ class AgentLoop:
             health.disks.append(hw.DeviceHealth(device="state", state=hw.HEALTH_STATE_FAILED, reason=disk))
         self._register.put(keys.inventory(settings.node), inventory.SerializeToString(deterministic=True))
         self._register.put(keys.health(settings.node), health.SerializeToString(deterministic=True))
+        if not inventory.gpus and not self._told_no_gpus:
+            self._told_no_gpus = True
+            hint = "no NVML library, no driver or no GPU; nothing is placed on this node"
+            self._log.warning("no GPU was found", node=settings.node, source=inventory.source, hint=hint)
         ports: dict[str, list[int]] = {}
         for port in inventory.hca_ports:
             ports.setdefault(port.hca, []).append(port.port)
@@ -283,8 +290,9 @@ class AgentLoop:
         # Until the store's reports of this node are known, an absent run is not known to be a new one.
         orders = self._orders if self._register.was_read else None
         reports = {}
-        for key, (value, confirmed) in self._register.newest(keys.run(self._settings.node, "")).items():
-            reports[key.rpartition("/")[2]] = codec.published_of(value, confirmed=confirmed)
+        prefix = keys.run(self._settings.node, "")
+        for key, (value, confirmed) in self._register.newest(prefix).items():
+            reports[key.removeprefix(prefix)] = codec.published_of(value, confirmed=confirmed)
         silent_s = asyncio.get_running_loop().time() - self._contact_s
         fenced = ""
         if silent_s > self._settings.fence_after_s:
@@ -407,5 +415,7 @@ def _integer(memory: Mapping[str, object], name: str) -> int:
 
 def _seen_of(memory: Mapping[str, object]) -> Seen:
     attempts = memory.get("attempts")
-    known = {str(job): int(attempt) for job, attempt in attempts.items()} if isinstance(attempts, dict) else {}
+    known = {}
+    if isinstance(attempts, dict):
+        known = {str(job): attempt for job, attempt in attempts.items() if isinstance(attempt, int)}
     return Seen(_integer(memory, "term"), _integer(memory, "term_revision"), known)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -82,6 +84,28 @@ def _next(stream: Stream, silence_s: float | None) -> Any:
         watchdog.cancel()
 
 
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Handlers of SIGINT and SIGTERM run after the block: gRPC begins a call and then starts the thread that serves it; where a
+    handler raises in between, closing the channel waits for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python runs handlers in the main thread only
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ours = {number: handler for number, handler in handlers.items() if callable(handler)}
+    try:
+        for number in ours:
+            signal.signal(number, lambda caught, _: came.append(caught))
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+        for caught in came:
+            signal.raise_signal(caught)
+
+
 class SyncTransport:
     """Blocks the calling thread; Ctrl-C interrupts each effect. Channels belong to the process that made them."""
 
@@ -136,9 +160,9 @@ class SyncTransport:
                 invoke = self._channel(server).unary_unary(call.path, call.serialize, call.parse)
                 return invoke(request, timeout=timeout_s)
             case Open(call, request, server, timeout_s):
-                stream = self._channel(server).unary_stream(call.path, call.serialize, call.parse)(
-                    request, timeout=timeout_s
-                )
+                start = self._channel(server).unary_stream(call.path, call.serialize, call.parse)
+                with _signals_wait():
+                    stream: Stream = start(request, timeout=timeout_s)
                 if stop is not None:
                     stop.opened(stream)
                 return stream

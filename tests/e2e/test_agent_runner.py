@@ -576,3 +576,174 @@ async def test_nothing_is_left_after_many_random_stops(tmp_path: Path) -> None:
             return not processes_naming(str(tmp_path))
 
         await until(none_left, "the last supervisor has ended")
+
+
+RUN_FOLDER = 'cd "$(dirname $FMSCHED_PLACEMENT)"'
+
+
+async def test_a_rank_that_ends_by_a_realtime_signal_is_told_as_others(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        await at.start(order("j", ["/bin/sh", "-c", "kill -40 $$"]))
+        run = await at.gone("j")
+        assert [(rank.exit_code, rank.reason) for rank in run.ranks] == [(168, "ended by signal 40")]
+
+
+async def test_output_that_became_a_fifo_hangs_nothing(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        script = f"{RUN_FOLDER}; rm -f rank-0.*; mkfifo rank-0.err; ln -s /etc/passwd rank-0.out; exit 3"
+        await at.start(order("j", ["/bin/sh", "-c", script]))
+        run = await at.gone("j")
+        assert [(rank.exit_code, rank.last_lines) for rank in run.ranks] == [(3, "")]
+
+
+HOSTILE = {
+    "fifo": "rm -f state.json; mkfifo state.json",
+    "folder": "rm -f state.json; mkdir -p state.json/x",
+    "link": "ln -sf /dev/zero state.json",
+    "phase": 'echo \'{"phase": "flying", "ranks": []}\' > state.json',
+    "removed": "rm -f state.json",
+    "all removed": 'cd ..; rm -rf "$OLDPWD"',
+    "text": "echo text > state.json",
+    "empty": "echo '{}' > state.json",
+    "number": 'echo \'{"phase": "running", "ranks": [], "port": 1e30}\' > state.json',
+    "command fifo": "rm -f command.json; mkfifo command.json; touch state.json",
+    "command": "echo '{\"stop\": 7}' > command.json; touch state.json",
+}
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_run_that_destroys_its_folder_ends_alone(tmp_path: Path, how: str, restarted: bool) -> None:
+    async with bench(tmp_path) as at:
+        bystander = order("other", ["/bin/sleep", "600"], gpus=(1,))
+        await at.start(bystander)
+        # Only once it is seen running, and again and again: the supervisor repairs its file when it has news.
+        script = f"{RUN_FOLDER}; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; {HOSTILE[how]}; touch {tmp_path}/done; sleep 600"
+        started = await at.start(order("j", ["/bin/sh", "-c", script]))
+        assert started.stage is Stage.RUNNING
+        if restarted:
+            await at.runner.close()
+        (tmp_path / "go").touch()
+
+        async def done() -> bool:
+            return (tmp_path / "done").exists()
+
+        await until(done, "the folder is destroyed")
+        if how == "all removed" and restarted:
+            pytest.skip("of a removed folder the next agent sees the processes only")
+        if not restarted:
+            run = await at.gone("j")
+            assert run.stage is Stage.EXITED
+            assert not run.device_fault
+            assert "cannot be used" in run.reason
+            assert not lives(started.ranks[0].pid)
+            assert (await at.state("other", lambda run: True)).stage is Stage.RUNNING
+            await at.runner.close()
+        async with bench(tmp_path) as later:
+            run = await later.gone("j")
+            assert "cannot be used" in run.reason
+            assert not lives(started.ranks[0].pid)
+            assert (await later.state("other", lambda run: True)).stage is Stage.RUNNING
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"run": 7}', '{"job": "k", "attempt": 1}'])
+async def test_a_run_whose_record_is_gone_does_not_end_the_next_agent(tmp_path: Path, content: str) -> None:
+    async with bench(tmp_path) as at:
+        wanted = order("j", ["/bin/sleep", "600"])
+        started = await at.start(wanted)
+        await at.runner.close()
+        (tmp_path / "runs/j.1/run.json").write_text(content)
+        (tmp_path / "runs/k.1").write_text("no folder")
+        os.mkfifo(tmp_path / "runs/l.1")
+        async with bench(tmp_path) as later:
+            assert await later.runner.observe() == ()
+            assert not lives(started.ranks[0].pid)
+
+
+async def test_what_ranks_remove_where_they_start_is_their_own(tmp_path: Path) -> None:
+    async with bench(tmp_path, ProcessLimits(log_runs_max=1)) as at:
+        wanted = order("j", ["/bin/sh", "-c", "rm -rf ./* ./.[!.]*; echo kept; touch file"])
+        await at.start(wanted)
+        run = await at.gone("j")
+        assert (run.stage, run.device_fault, run.reason) == (Stage.EXITED, False, "")
+        assert [rank.exit_code for rank in run.ranks] == [0]
+        assert at.output(wanted) == b"kept\n"
+        assert [path.name for path in (tmp_path / "runs/j.1/work").iterdir()] == ["file"]
+        await at.runner.release("j", 1)
+        await at.start(order("k", ["/bin/true"]))
+        await at.gone("k")
+        await at.runner.release("k", 1)
+        assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["k.1"]
+
+
+STOPS_ITS_SUPERVISOR = {
+    "once": "kill -STOP $PPID; sleep 600",
+    "always": "trap '' TERM; while :; do kill -STOP $PPID; sleep 0.01; done",
+}
+
+
+@pytest.mark.parametrize("how", STOPS_ITS_SUPERVISOR)
+async def test_a_stopped_supervisor_does_not_keep_its_ranks(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fmagent.runner.process.OVERDUE_S", 0.5)
+    async with bench(tmp_path) as at:
+        wanted = order("j", ["/bin/sh", "-c", STOPS_ITS_SUPERVISOR[how]])
+        await at.prepare(wanted)
+        await at.runner.start("j", 1, "127.0.0.1", at_port(at))
+        supervisor = at.supervisor(wanted)
+
+        async def stopped() -> bool:
+            proc = procfs.read_proc(supervisor)
+            return proc is not None and proc.state == "T"
+
+        await until(stopped, "the supervisor is stopped")
+        run = await at.stop(wanted, 0.2)
+        assert "the test stops it" in run.reason
+        assert not run.device_fault
+
+        async def ended() -> bool:
+            return not lives(supervisor)
+
+        await until(ended, "the supervisor has ended")
+        assert not processes_naming(f"{tmp_path}/runs/j.1")
+
+
+def at_port(at: Bench) -> int:
+    state = files.read_json(str(at.state_dir / "runs/j.1" / files.STATE_FILE))
+    assert state is not None
+    return int(state["port"])
+
+
+async def test_the_fence_ends_ranks_that_stop_their_supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fmagent.runner.process.OVERDUE_S", 0.5)
+    async with bench(tmp_path, ProcessLimits(fence_after_s=1.0, fence_grace_s=0.3)) as at:
+        wanted = order("j", ["/bin/sh", "-c", STOPS_ITS_SUPERVISOR["always"]], grace_period_s=600.0)
+        await at.prepare(wanted)
+        await at.runner.start("j", 1, "127.0.0.1", at_port(at))
+        at.contacts = False
+        run = await at.gone("j")
+        assert run.device_fault
+        assert not processes_naming(f"{tmp_path}/runs/j.1")
+
+
+async def test_a_worker_without_its_environment_ends_with_a_killed_supervisor(tmp_path: Path) -> None:
+    async with bench(tmp_path) as at:
+        script = f"setsid env -i /bin/sh -c 'echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 600' & wait"
+        script = script.replace("mv ", "/bin/mv ").replace("exec sleep", "exec /bin/sleep")
+        wanted = order("j", ["/bin/sh", "-c", script])
+        await at.start(wanted)
+        worker = await pid_in(tmp_path / "pid")
+
+        async def recorded() -> bool:
+            state = files.read_json(str(tmp_path / "runs/j.1" / files.STATE_FILE)) or {}
+            return worker in [pid for pid, _ in state.get("descendants", [])]
+
+        try:
+            await until(recorded, "the worker is recorded")
+            os.kill(at.supervisor(wanted), signal.SIGKILL)
+            assert (await at.gone("j")).stage is Stage.EXITED
+            assert not lives(worker)
+        finally:
+            if lives(worker):
+                os.kill(worker, signal.SIGKILL)

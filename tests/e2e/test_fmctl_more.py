@@ -1,4 +1,4 @@
-"""fmctl top and fmctl get queues against a live cluster: the counts are those of the real scheduler."""
+"""fmctl against a live cluster: the counts of top and get queues, and what the real service refuses, in fmctl's words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,10 +38,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
             client.wait(job.spec.id, timeout_s=30)
 
 
-def fmctl(cluster: LocalCluster, *words: str) -> str:
+def process(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "FMSCHED_SERVER": cluster.server}
     command = [sys.executable, "-m", "fmclient.cli.main", *words]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def fmctl(cluster: LocalCluster, *words: str, code: int = 0) -> str:
+    """Its standard output, or standard error where it is to fail."""
+    done = process(cluster, *words)
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
 
 
 def data(cluster: LocalCluster, *words: str) -> Any:
@@ -87,3 +95,36 @@ def test_top_shows_a_drained_node_first(cluster: Live) -> None:
     assert lines[5].split() == [half_full, "draining", "2/8", "██------", "new", "cables"]
     client.undrain(half_full)
     until("it is open again", lambda: data(local, "top", "nodes")["cluster"]["nodes"]["ready"] == 2)
+
+
+def test_an_ended_job_has_no_unknown_ranks_and_is_not_cancelled_again(cluster: Live) -> None:
+    local, client = cluster
+    job = client.submit(manifest("brief", "echo here", gpus=1)).spec.id
+    client.wait(job, timeout_s=60)
+    assert fmctl(local, "logs", job, "--rank", "0") == "here\n"
+    assert "rank 99" in fmctl(local, "logs", job, "--rank", "99", code=3)
+    assert process(local, "cancel", job).stderr == f"fmctl: job {job} had already succeeded\n"
+
+
+def test_a_waiting_job_is_cancelled_and_has_no_logs(cluster: Live) -> None:
+    local, client = cluster
+    job = client.submit(manifest("late", "sleep 600", gpus=8, replicas=2)).spec.id
+    assert f"fmctl: {job} has not run yet: it is waiting (" in fmctl(local, "logs", job, code=1)
+    assert fmctl(local, "cancel", job) in (f"job {job}: cancelling\n", f"job {job}: cancelled\n")
+    client.wait(job, timeout_s=30)
+    assert process(local, "cancel", "late").stderr == f"fmctl: job {job} had already been cancelled\n"
+
+
+def test_what_can_never_run_is_refused_once_and_each_reason_is_told(cluster: Live, tmp_path: Path) -> None:
+    local, _ = cluster
+    path = tmp_path / "huge.yaml"
+    path.write_text(manifest("huge", "sleep 600", gpus=8, replicas=40))
+    first, *reasons = fmctl(local, "submit", "-f", str(path), code=4).splitlines()
+    assert first == "fmctl: job huge can never run on this cluster"
+    assert reasons[0].startswith("  GPU count: asked 40 × 8 = 320 GPUs; best is 16 H100")
+    assert reasons[1].startswith("    would help: ")
+
+
+def test_a_leaf_group_that_is_not_there_is_code_3(cluster: Live) -> None:
+    local, _ = cluster
+    assert fmctl(local, "topo", "show", "--leaf", "nope", code=3) == "fmctl: no leaf group named 'nope'; there are: leaf1\n"

@@ -84,6 +84,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServicer):
     log_chunks: list[scheduler_pb2.LogChunk] = field(default_factory=list)
     nodes: scheduler_pb2.ListNodesResponse = field(default_factory=scheduler_pb2.ListNodesResponse)
     log_ends: bool = True
+    state_after_cancel: job_pb2.JobState = job_pb2.JOB_STATE_CANCELLED
     plan_json: str = "{}"
     delay_s: float = 0.0
     on_submit: Callable[[scheduler_pb2.SubmitRequest], Job] = field(default=lambda request: job("job-1"))
@@ -151,7 +152,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServicer):
         await self._known(request.id, context)
 
         def work() -> scheduler_pb2.CancelResponse:
-            self.jobs[request.id].status.state = job_pb2.JOB_STATE_CANCELLED
+            self.jobs[request.id].status.state = self.state_after_cancel
             return scheduler_pb2.CancelResponse(job=self.jobs[request.id])
 
         answer = await self._answer("Cancel", request, context, work)

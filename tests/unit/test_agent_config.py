@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fmagent.config import AgentConfig, ConfigError, arguments_of, ephemeral_ports, load
+from fmagent.config import AgentConfig, ConfigError, advertised, arguments_of, ephemeral_ports, load
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,7 +44,7 @@ def test_the_sample_is_valid_and_complete() -> None:
         ('node = "n1"\nperiod_s = 0', ["period_s: found 0", "> 0.0"]),
         ('node = "n1"\nperoid_s = 5', ["peroid_s: unknown key", "did you mean period_s?"]),
         ('node = "n1"\n[etcd]\nendpoint = "a:1"', ["etcd.endpoint: unknown key", "did you mean endpoints?"]),
-        ('node = "n1"\n[etcd]\nendpoints = ["http://a:1"]', ["etcd.endpoints", "matching regex"]),
+        ('node = "n1"\n[etcd]\nendpoints = ["http://a:1"]', ["etcd.endpoints", "found ['http://a:1']; allowed: host:port"]),
         ('node = "../x"', ["node: found '../x'"]),
         (
             'node = "n1"\nport_first = 30000\nport_last = 40000',
@@ -77,3 +77,17 @@ def test_the_default_ports_are_outside_the_ephemeral_range() -> None:
     low, high = ephemeral_ports()
     config = AgentConfig(node="n1")
     assert config.port_last < low or config.port_first > high
+
+
+@pytest.mark.parametrize(
+    ("listen", "route", "said"),
+    [
+        ("127.0.0.1:7181", "10.0.0.5", "127.0.0.1:7"),
+        ("[::1]:7181", "10.0.0.5", "[::1]:7"),
+        ("gpu1.example:7181", "10.0.0.5", "gpu1.example:7"),
+        ("0.0.0.0:7072", "10.0.0.5", "10.0.0.5:7"),
+        ("[::]:7072", "fd00::5", "[fd00::5]:7"),
+    ],
+)
+def test_an_agent_is_reached_where_it_listens(listen: str, route: str, said: str) -> None:
+    assert advertised(listen, route, 7) == said

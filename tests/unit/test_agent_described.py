@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,16 @@ def test_a_file_that_is_wrong_at_the_start_is_refused(tmp_path: Path) -> None:
         DescribedDevices(path, "n9")
     with pytest.raises(OSError, match="none"):
         DescribedDevices(tmp_path / "none", "n1")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+async def test_what_is_no_file_is_a_fault_and_no_hang(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER)
+    devices = DescribedDevices(path, "n1")
+    path.unlink()
+    make(path)
+    _, health = await devices.observe()
+    assert [disk.state for disk in health.disks] == [pb.HEALTH_STATE_DEGRADED]
+    with pytest.raises(OSError, match=r"cluster\.yaml"):
+        DescribedDevices(path, "n1")

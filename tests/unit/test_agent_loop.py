@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from google.protobuf.message import DecodeError
 
+from fmagent.codec import BadOrder, order_of
 from fmagent.devices.port import HoldersUnknown
 from fmagent.launch.environment import NodeFacts
 from fmagent.loop import AgentLoop, AgentSettings
@@ -515,3 +516,63 @@ async def test_a_write_that_arrives_late_is_not_applied() -> None:
     finally:
         flush.cancel()
         await asyncio.gather(flush, return_exceptions=True)
+
+
+GARBAGE = (b"", b"\xff no message", b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", bytes(range(256)))
+
+
+@pytest.mark.parametrize("value", GARBAGE)
+async def test_garbage_in_this_nodes_keys_ends_nothing(value: bytes) -> None:
+    async with node() as at:
+        await at.order("a")
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+        strange = ["x", "x/y", "", "ü", "../a", "a/b"]
+        written = [keys.run("n1", job) for job in strange] + [keys.assignment("n1", job) for job in strange]
+        written += [keys.decision("g"), keys.inventory("n1"), keys.health("n1"), keys.run("n1", "a")]
+        await at.watcher.write([], [Put(key, value) for key in written])
+        assignment = pb.Assignment(
+            job="g", attempt=1, term=1, phase=pb.PHASE_PREPARE, ranks=[pb.RankPlacement(gpu_index=1, gpu_uuid="GPU-1")]
+        )
+        await at.watcher.write([], [Put(keys.assignment("n1", "g"), assignment.SerializeToString())])
+        lease = await at.watcher.grant(600.0)
+        await at.watcher.write([], [Put(keys.alive("n1"), value, lease)])  # makes the agent read all again
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+        await at.reports("g", pb.RUN_PHASE_PREPARING)
+        await at.watcher.write([], [Delete(keys.assignment("n1", job)) for job in strange])
+        for job in strange:
+            await at.withdrawn(job)
+        assert set(at.runner.runs) == {"a"}
+
+
+@pytest.mark.parametrize("grace_s", [float("nan"), float("inf"), -1.0])
+async def test_an_order_with_a_grace_that_never_ends_is_not_obeyed(grace_s: float) -> None:
+    ranks = [pb.RankPlacement(gpu_index=0, gpu_uuid="GPU-0", node="n1")]
+    assignment = pb.Assignment(job="a", attempt=1, term=1, phase=pb.PHASE_PREPARE, ranks=ranks, grace_period_s=grace_s)
+    with pytest.raises(BadOrder, match="grace_period_s"):
+        order_of(assignment.SerializeToString(), 5, keys.assignment("n1", "a"))
+
+
+async def test_a_memory_of_nonsense_is_forgotten() -> None:
+    async with node(MemoryRunner(memory={"term": "x", "attempts": {"a": [], "b": 3}})) as at:
+        await at.order("a")
+        await at.reports("a", pb.RUN_PHASE_PREPARED)
+
+
+async def test_a_node_without_gpus_says_so_once() -> None:
+    class NoGpus(TwoGpus):
+        async def observe(self) -> tuple[hw.Inventory, hw.Health]:
+            return hw.Inventory(source="nvml"), hw.Health()
+
+    store = Unlucky(follow_period_s=0.1)
+    log = Silent()
+    settings = AgentSettings(node="n1", session="s1", period_s=PERIOD_S)
+    task = asyncio.create_task(AgentLoop(store, NoGpus(), MemoryRunner(), settings, log).run())
+    try:
+
+        async def told() -> bool:
+            return await log.has("no GPU was found")
+
+        await until(told, "the agent says that there is no GPU")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -12,9 +12,15 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
-from fmclient.cli import exits, offline
+from fmclient.cli import describe, exits, human, offline
 from fmclient.cli.main import app
 from fmproto.v1 import job_pb2
+from fmsched.manifest import parallel
+from fmsched.model.placement import Unplaceable, Why
+from fmsched.place.objective import Ruler
+from fmsched.service.errors import not_leader
+from fmsched.service.server import STORE_UNAVAILABLE
+from fmsched.store import codec
 from tests.support.client_cluster import chunks, cluster, jobs
 from tests.support.scripted_scheduler import Refusal, Served, bad_request, job, placed, serving, unused_port
 
@@ -99,9 +105,11 @@ def test_get_nodes_counts_free_gpus_and_shows_faults(served: Served) -> None:
 
 def test_get_only_what_was_named_and_code_3_for_what_is_not_there(served: Served) -> None:
     assert [row[0] for row in rows(fmctl("get", "job", "big")[0])] == ["ID", "big"]
-    for kind in ("job", "node"):
+    known = {"job": "big, old, train", "events": "big, old, train", "node": "n0, n1, n2", "gpus": "n0, n1, n2"}
+    for kind, names in known.items():
+        noun = {"events": "job", "gpus": "node"}.get(kind, kind)
         out, err = fmctl("get", kind, "nope", code=exits.NOT_FOUND)
-        assert (out, err) == ("", f"fmctl: no {kind} nope\n")
+        assert (out, err) == ("", f"fmctl: no {noun} named 'nope'; there are: {names}\n")
 
 
 def test_describe_shows_placement_with_its_proof(served: Served) -> None:
@@ -125,12 +133,45 @@ def test_describe_and_explain_give_every_reason(served: Served) -> None:
 def test_describe_shows_how_a_job_failed(served: Served) -> None:
     out, _ = fmctl("describe", "job", "old")
     assert "first failure: rank 1 on n1: exit 3: exit\n    | out of memory\n" in out
+    served.scheduler.jobs["old"].status.first_failure.reason = ""
+    assert "first failure: rank 1 on n1: exit 3\n    | out of memory\n" in fmctl("describe", "job", "old")[0]
 
 
 def test_describe_node_and_code_3_for_an_unknown_one(served: Served) -> None:
     out, _ = fmctl("describe", "node", "n0")
     assert "  0  H100-SXM5-80GB  80 GB  GPU-0-0  in use by train" in out
-    assert fmctl("describe", "node", "n9", code=exits.NOT_FOUND)[1] == "fmctl: no node n9\n"
+    _, err = fmctl("describe", "node", "n9", code=exits.NOT_FOUND)
+    assert err == "fmctl: no node named 'n9'; there are: n0, n1, n2\n"
+
+
+def test_a_state_is_not_said_twice(served: Served) -> None:
+    node = served.scheduler.nodes.nodes[1]
+    node.state, node.reason = "unreachable", "n1 is unreachable"
+    shown = (fmctl("get", "nodes"), fmctl("get", "gpus"), fmctl("describe", "node", "n1"), fmctl("topo", "show"))
+    for out, _ in (*shown, fmctl("top", "--once")):
+        assert "unreachable" in out
+        assert "n1 is unreachable" not in out
+
+
+def test_adapters_and_nvlink_are_described_in_words(served: Served) -> None:
+    ports = served.scheduler.nodes.nodes[0].inventory.hca_ports
+    for number, near in enumerate(([0], [0, 1], [])):
+        ports.add(hca=f"mlx5_{number}", port=1, near_gpus=near)
+    out, _ = fmctl("describe", "node", "n0")
+    assert [line.partition("near ")[2] for line in out.splitlines() if "mlx5_" in line] == ["GPU 0", "GPUs 0-1", "no GPU"]
+    group = served.scheduler.jobs["big"].spec.groups[0]
+    group.min_nvlink_gbytes_per_s = describe.ANY_NVLINK_GBYTES_PER_S
+    assert "workers (tensor parallel): 4 GPUs, any NVLink\n" in fmctl("describe", "job", "big")[0]
+    group.min_nvlink_gbytes_per_s = 600.0
+    assert "4 GPUs, NVLink 600 GB/s a pair\n" in fmctl("describe", "job", "big")[0]
+    assert parallel.ANY_NVLINK_GBYTES_PER_S == describe.ANY_NVLINK_GBYTES_PER_S
+
+
+def test_events_have_their_time_where_asked(served: Served) -> None:
+    table = rows(fmctl("get", "events", "-o", "wide")[0])
+    assert table[0] == ["AGE", "TIME", "JOB", "ATTEMPT", "STATE", "REASON"]
+    assert table[1][1:3] == ["2023-11-14T22:13:20Z", "train"]
+    assert "TIME" not in fmctl("get", "events")[0]
 
 
 def test_logs_are_whole_lines_with_their_ranks(served: Served) -> None:
@@ -143,6 +184,34 @@ def test_logs_are_whole_lines_with_their_ranks(served: Served) -> None:
 def test_logs_of_an_unknown_rank_are_code_3(served: Served) -> None:
     served.scheduler.refusals["Logs"] = [Refusal(grpc.StatusCode.NOT_FOUND, "job train has ranks 0 to 1, not 9")]
     assert fmctl("logs", "train", "--rank", "9", code=exits.NOT_FOUND)[1] == "fmctl: job train has ranks 0 to 1, not 9\n"
+
+
+def test_a_node_that_does_not_give_its_logs_is_told_after_the_others_and_is_no_missing_scheduler(served: Served) -> None:
+    words = "node h1: its agent at h1:7072 does not give the logs: failed to connect; RST_STREAM"
+    served.scheduler.refusals["Logs/end"] = [Refusal(grpc.StatusCode.FAILED_PRECONDITION, words)]
+    out, err = fmctl("logs", "train", code=exits.FAILED)
+    assert (out.count("\n"), err) == (3, f"fmctl: {words}\n")
+    served.scheduler.refusals["Logs"] = [Refusal(grpc.StatusCode.FAILED_PRECONDITION, words)]
+    assert fmctl("logs", "train", code=exits.FAILED) == ("", f"fmctl: {words}\n")
+
+
+def test_logs_of_a_waiting_job_say_so_in_the_words_of_get(served: Served) -> None:
+    words = "big.2 has not run yet: it is queued (free GPUs)"
+    served.scheduler.refusals["Logs"] = [Refusal(grpc.StatusCode.FAILED_PRECONDITION, words)]
+    _, err = fmctl("logs", "big", code=exits.FAILED)
+    assert err == "fmctl: big.2 has not run yet: it is waiting (free GPUs)\n"
+
+
+def test_cancel_says_what_it_does_and_what_had_ended_before(served: Served) -> None:
+    served.scheduler.jobs["done"] = job("done", job_pb2.JOB_STATE_SUCCEEDED)
+    assert fmctl("cancel", "big", "old", "done") == (
+        "job big: cancelled\n",
+        "fmctl: job old had already failed\nfmctl: job done had already succeeded\n",
+    )
+    assert fmctl("cancel", "big") == ("", "fmctl: job big had already been cancelled\n")
+    assert [request.id for request in served.scheduler.requests("Cancel")] == ["big"]
+    served.scheduler.state_after_cancel = job_pb2.JOB_STATE_STOPPING
+    assert fmctl("cancel", "train") == ("job train: cancelling\n", "")
 
 
 def test_cancel_tries_each_and_tells_of_the_first_failure(served: Served) -> None:
@@ -163,7 +232,11 @@ def test_topo_show_draws_leaves_nodes_and_gpus(served: Served) -> None:
         "· free   ! failed   - closed",
         "A train: 2 GPUs",
     ]
-    assert "n0" not in fmctl("topo", "show", "--leaf", "leaf-1")[0]
+    part = fmctl("topo", "show", "--leaf", "leaf-1")[0]
+    assert part.startswith("leaf-1 of the cluster's 2 leaf groups: 1 node, 2 GPUs: ")
+    assert "n0" not in part
+    _, err = fmctl("topo", "show", "--leaf", "nope", code=exits.NOT_FOUND)
+    assert err == "fmctl: no leaf group named 'nope'; there are: leaf-0, leaf-1\n"
 
 
 def test_topo_show_sums_up_a_cluster_too_big_to_draw(served: Served) -> None:
@@ -181,7 +254,15 @@ def test_drain_and_undrain(served: Served) -> None:
     assert fmctl("undrain", "n0")[0] == "node n0: ready\n"
 
 
+def test_drain_takes_several_nodes_and_tries_each(served: Served) -> None:
+    served.scheduler.refusals["Drain"] = [Refusal(grpc.StatusCode.NOT_FOUND, "no node named 'n9'")]
+    out, err = fmctl("drain", "n9", "n0", "n1", code=exits.NOT_FOUND)
+    assert (out, err) == ("node n0: drained\nnode n1: drained\n", "fmctl: no node named 'n9'\n")
+    assert fmctl("undrain", "n0", "n1")[0] == "node n0: ready\nnode n1: ready\n"
+
+
 def test_version_of_both_ends(served: Served) -> None:
+    assert fmctl("--version")[0] == "fmctl 0.1.0\n"
     assert fmctl("version")[0] == "fmctl 0.1.0\nfm-scheduler 0.1.0, leads, state store ok\n"
     assert json.loads(fmctl("version", "-o", "json")[0])["service"]["leaderAddress"] == "here:1"
     assert fmctl("--server", f"127.0.0.1:{unused_port()}", "version", "--client")[0] == "fmctl 0.1.0\n"
@@ -212,7 +293,7 @@ def test_submit_waits_for_the_start_only_or_gives_up(served: Served, manifest: s
     assert "job gang: running after" in fmctl("submit", "-f", manifest, "--wait", "--until", "running")[1]
     served.scheduler.on_submit = lambda _: job("slow")
     _, err = fmctl("submit", "-f", manifest, "--wait", "--wait-timeout", "0.2", code=exits.FAILED)
-    assert "fmctl: job slow is waiting after" in err
+    assert "fmctl: job slow is waiting after 0.2 s; waited for running\n" in err
 
 
 def test_faults_of_a_manifest_are_printed_one_a_line_with_the_file(served: Served, manifest: str) -> None:
@@ -240,15 +321,21 @@ def test_a_manifest_that_is_too_big_or_no_text_is_code_2_and_is_not_sent(
 
 
 def test_a_job_that_can_never_run_is_code_4_with_reasons(served: Served, manifest: str) -> None:
-    why = job_pb2.Why(constraint="GPU type", group="workers", asked="H200", best="H100", relax="tolerate h100")
-    served.scheduler.refusals["Submit"] = [
-        Refusal(grpc.StatusCode.FAILED_PRECONDITION, "never on this cluster", details=(why,))
-    ]
-    _, err = fmctl("submit", "-f", manifest, code=exits.CANNOT_BE_PLACED)
-    assert (
-        err
-        == "fmctl: never on this cluster\n  workers: GPU type: asked H200; best is H100\n    would help: tolerate h100\n"
+    whys = (
+        Why("GPU type", "workers", "H200", "H100", "on n1", "tolerate h100"),
+        Why("GPU count", "", "9 GPUs", "6 H100", "in the whole cluster", "3 fewer replicas"),
     )
+    sentence = f"job j can never run on this cluster: {Unplaceable('j', True, whys)}"
+    details = tuple(codec.why_message(why) for why in whys)
+    served.scheduler.refusals["Submit"] = [Refusal(grpc.StatusCode.FAILED_PRECONDITION, sentence, details=details)]
+    _, err = fmctl("submit", "-f", manifest, code=exits.CANNOT_BE_PLACED)
+    assert err.splitlines() == [
+        "fmctl: job j can never run on this cluster",
+        "  workers: GPU type: asked H200; best is H100 (on n1)",
+        "    would help: tolerate h100",
+        "  GPU count: asked 9 GPUs; best is 6 H100 (in the whole cluster)",
+        "    would help: 3 fewer replicas",
+    ]
 
 
 PLAN: dict[str, Any] = {
@@ -271,7 +358,12 @@ PLAN: dict[str, Any] = {
         "bound": 3,
         "gap": 0.25,
         "optimal": False,
-        "terms": [{"name": "leaves", "weight": 4, "value": 1}, {"name": "cost", "weight": 1, "value": 0}],
+        "terms": [
+            {"name": "leaf groups spanned by the job", "weight": 4, "value": 1},
+            {"name": "nodes", "weight": 2, "value": 2},
+            {"name": "NVLink GB/s cut from free GPUs", "weight": 1, "value": 1612800.0},
+            {"name": "cost", "weight": 1, "value": 0},
+        ],
     },
     "solve": {"seconds": 0.0123, "nodes": 2, "gpus": 4},
     "why": [],
@@ -285,7 +377,9 @@ def test_plan_against_the_service_draws_the_placement_and_its_bound(served: Serv
         "  3 GPUs on 1 node:",
         "    n1  workers  GPU 2-4  rank 0-2",
         "  within 25.00% of the proven bound; minimised, in this order:",
-        "    1 leaves",
+        "            1 leaf group spanned by the job",
+        "            2 nodes",
+        "    1,612,800 NVLink GB/s cut from free GPUs",
         "    0 of: cost",
         "  solve: seconds 0.0123, nodes 2, gpus 4",
     ]
@@ -336,9 +430,25 @@ def test_nobody_there_is_code_5_and_says_where_it_looked(place: int) -> None:
     assert time.monotonic() - began_s < 10
 
 
-def test_a_timeout_is_code_5(served: Served) -> None:
-    served.scheduler.delay_s = 30.0
-    assert fmctl("get", "jobs", "--timeout", "0.2", code=exits.UNREACHABLE)[1].endswith("did not answer ListJobs in time\n")
+@pytest.mark.parametrize("place", [0, 2], ids=["before the command", "after it"])
+def test_a_timeout_is_code_5(served: Served, place: int) -> None:
+    served.scheduler.delay_s, command = 30.0, ["get", "jobs"]
+    command[place:place] = ["--timeout", "0.2"]
+    assert fmctl(*command, code=exits.UNREACHABLE)[1].endswith("did not answer ListJobs in time\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "this scheduler has not read the state store yet; try again",
+        STORE_UNAVAILABLE,
+        "the scheduler is busy: 9 questions wait; try again",
+        not_leader(None).message,
+    ],
+)
+def test_a_service_that_answers_that_it_cannot_serve_is_not_said_to_be_silent(served: Served, words: str) -> None:
+    served.scheduler.refusals["Drain"] = [Refusal(grpc.StatusCode.UNAVAILABLE, words)]
+    assert fmctl("drain", "n0", code=exits.UNREACHABLE) == ("", f"fmctl: the scheduler at {served.address}: {words}\n")
 
 
 @pytest.mark.parametrize(
@@ -372,8 +482,11 @@ def test_a_file_that_cannot_be_read_is_one_line_and_code_2(tmp_path: Path, comma
 def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch, manifest: str) -> None:
     monkeypatch.setattr(offline, "GROUP", "fmctl.nowhere")
     _, err = fmctl("plan", "-f", manifest, "--cluster", manifest, code=exits.USAGE)
-    assert "pip install 'fmsched[scheduler]'" in err
+    assert err.startswith("fmctl: plan --cluster needs: pip install 'fmsched[scheduler]' (")
     assert err.count("\n") == 1
+    shape = ("--pods", "1", "--leaves", "1", "--nodes-per-leaf", "1", "--type", "hgx-h100")
+    _, err = fmctl("topo", "generate", *shape, code=exits.USAGE)
+    assert err.startswith("fmctl: topo generate needs: pip install 'fmsched[scheduler]' (")
 
 
 MANIFEST = """apiVersion: ai.example.com/v1alpha1
@@ -433,4 +546,30 @@ def test_every_command_has_help_that_begins_with_a_sentence() -> None:
                     "drain", "undrain", "validate", "version"):  # fmt: skip
         out, _ = fmctl(*command.split(), "--help")
         assert f"fmctl {command}" in out
+        assert "[[" not in out
         assert "." in out
+
+
+def test_each_objective_term_is_singular_for_one_and_is_explained() -> None:
+    """The page names the level once: "leaf groups (pods, cores) spanned by the job"."""
+    names = Ruler((0,), ("leaf groups",), {}, 0).names
+    page = (Path(__file__).parents[2] / "docs/fmctl.md").read_text().replace(" (pods, cores)", "")
+    assert [name for name in names if f"| {name} |" not in page] == []
+    assert [human.one(name) for name in names] == [
+        "step down the preference list",
+        "instance across leaf groups",
+        "instance across nodes",
+        "leaf group spanned by the job",
+        "leaf group spanned by its groups",
+        "node",
+        "step up in GPU strength",
+        "GPU that leaves whole cells",
+        "free GPU left on its nodes",
+        "free GPU left in its leaf groups",
+        "NVLink GB/s missing inside instances",
+        "NVLink GB/s cut from free GPUs",
+    ]
+
+
+def test_numbers_are_grouped_and_keep_their_fractions() -> None:
+    assert [human.amount(number) for number in (0.0, 1.0, 2.5, 1_612_800.0)] == ["0", "1", "2.5", "1,612,800"]

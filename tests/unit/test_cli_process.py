@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -92,6 +93,66 @@ def test_a_watch_as_json_is_one_object_a_line_after_the_list(served: Served) -> 
     process.communicate(timeout=10)
 
 
+def stop(process: subprocess.Popen[str]) -> str:
+    """What it had still written."""
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=10)[0]
+
+
+def test_a_watch_prints_a_job_only_where_its_row_says_something_new(served: Served) -> None:
+    process = watching(served, "get", "jobs", "-w")
+    wide = watching(served, "get", "jobs", "-w", "-o", "wide")
+    names = watching(served, "get", "jobs", "-w", "-o", "name")
+    for each, lines in ((process, 4), (wide, 4), (names, 3)):
+        assert each.stdout is not None
+        for _ in range(lines):
+            each.stdout.readline()
+    eventually("they watch", lambda: served.run(served.scheduler.streams()) == 3)
+    for number in range(5):
+        unseen = job("big", reason=f"reason {number}")
+        served.run(served.scheduler.put(unseen))
+    served.run(served.scheduler.put(job("end", job_pb2.JOB_STATE_RUNNING)))
+    read = [each.stdout.readline() for each in (process, process, names) if each.stdout is not None]
+    assert [line.split()[0] for line in read] == ["big", "end", "end"], "its size changed, then only what no row shows"
+    assert wide.stdout is not None
+    assert [wide.stdout.readline().split()[-1] for _ in range(5)] == list("01234")
+    served.run(served.scheduler.forget("end"))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "end  deleted\n"
+    assert [stop(process), stop(names)] == ["", ""]
+    stop(wide)
+
+
+def test_a_watch_as_json_leaves_out_what_is_only_a_process_number(served: Served) -> None:
+    process = watching(served, "get", "jobs", "train", "-w", "-o", "json")
+    assert process.stdout is not None
+    while process.stdout.readline() != "}\n":
+        pass
+    eventually("it watches", lambda: served.run(served.scheduler.streams()) == 1)
+    running = served.scheduler.jobs["train"]
+    for pid in (1, 2, 3):
+        started = type(running)()
+        started.CopyFrom(running)
+        started.runs.add(node="n0").ranks.add(rank=0, pid=pid)
+        served.run(served.scheduler.put(started))
+    served.run(served.scheduler.put(job("train", job_pb2.JOB_STATE_STOPPING)))
+    lines = [json.loads(process.stdout.readline()) for _ in range(2)]
+    assert [line["status"]["state"] for line in lines] == ["JOB_STATE_RUNNING", "JOB_STATE_STOPPING"]
+    assert stop(process) == ""
+
+
+def test_a_watch_of_live_jobs_shows_their_end_and_no_older_ones(served: Served) -> None:
+    process = watching(served, "get", "jobs", "--live", "-w")
+    assert process.stdout is not None
+    for _ in range(4):
+        process.stdout.readline()  # the service that tests use lists the ended too
+    eventually("it watches", lambda: served.run(served.scheduler.streams()) == 1)
+    served.run(served.scheduler.put(job("gone", job_pb2.JOB_STATE_FAILED)))
+    served.run(served.scheduler.put(job("big", job_pb2.JOB_STATE_SUCCEEDED)))
+    assert process.stdout.readline().split()[:3] == ["big", "big", "succeeded"]
+    assert stop(process) == ""
+
+
 def test_new_events_are_told_as_they_happen(served: Served) -> None:
     process = watching(served, "get", "events", "-w")
     assert process.stdout is not None
@@ -123,6 +184,18 @@ def on_a_terminal(served: Served, *args: str, **env: str) -> bytes:
         os.close(ours)
         process.wait(10)
     return written
+
+
+@pytest.mark.parametrize("kind", ["jobs", "nodes", "gpus", "queues", "events"])
+def test_a_narrow_terminal_loses_and_squeezes_nothing(served: Served, kind: str) -> None:
+    served.scheduler.jobs["big"].status.reason = "a sentence of many words " * 20
+    served.scheduler.jobs["big"].status.events[0].reason = "another one of many words " * 20
+    command = ("get", kind, "-o", "wide")
+    shown = on_a_terminal(served, *command, NO_COLOR="1").decode()
+    piped = subprocess.run([*FMCTL, *command], env=environment(served), capture_output=True, text=True, timeout=30)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r\n", "\n")
+    ages = re.compile(r" +[0-9]+[dhms][0-9dhms]*(?= )")
+    assert ages.sub("", plain) == ages.sub("", piped.stdout)
 
 
 @pytest.mark.parametrize("command", [("get", "jobs"), ("topo", "show"), ("logs", "train")], ids=" ".join)

@@ -91,7 +91,7 @@ def test_queues_as_data_and_as_names(served: Served) -> None:
         ]
     }
     assert fmctl("get", "queue", "-o", "name")[0] == "default\n"
-    assert fmctl("get", "queue", "none", code=exits.NOT_FOUND) == ("", "fmctl: no queue none\n")
+    assert fmctl("get", "queue", "none", code=exits.NOT_FOUND) == ("", "fmctl: no queue named 'none'; there are: default\n")
 
 
 def test_the_next_job_is_the_first_in_line_and_the_oldest_may_be_another() -> None:

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 from fmproto.v1 import job_pb2
-from tests.support.scripted_scheduler import Served, eventually, placed, serving, unused_port
+from tests.support.scripted_scheduler import Refusal, Served, bad_request, eventually, placed, serving, unused_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LAUNCHER, VECTOR_SUM = EXAMPLES / "launcher.py", EXAMPLES / "vector_sum.py"
@@ -128,6 +129,8 @@ def test_a_launcher_whose_gpus_are_taken_away_stops_its_ranks() -> None:
     with serving() as served:
         four_ranks(served)
         with launch(served, "--", "sleep", "60") as launcher:
+            assert launcher.stdout is not None
+            assert "4 GPUs" in launcher.stdout.readline(), "only now it has seen the job run"
             eventually("it is held", lambda: served.run(served.scheduler.streams()) == 1)
             taken = placed("gang-0", 4)
             taken.status.state, taken.status.reason = job_pb2.JOB_STATE_PREEMPTED, "for a job of higher priority"
@@ -135,3 +138,25 @@ def test_a_launcher_whose_gpus_are_taken_away_stops_its_ranks() -> None:
             _, err = launcher.communicate(timeout=30)
         words = "launcher: the GPUs are lost: job gang-0 is preempted, waiting: for a job of higher priority\n"
         assert (launcher.returncode, err) == (1, words)
+
+
+def test_a_launcher_with_a_manifest_that_has_a_template_says_where_and_what_to_do(tmp_path: Path) -> None:
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text("kind: FoundationModelTrainingJob\n")
+    faults = bad_request(("line 0: spec.template", "found a template; leave it out"), ("line 7: spec.x", "found 1"))
+    refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "2 faults", details=(faults,))
+    with serving(refusals={"Submit": [refusal]}) as served, launch(served, "--manifest", str(manifest)) as launcher:
+        _, err = launcher.communicate(timeout=60)
+    assert launcher.returncode == 2
+    assert err.splitlines() == [
+        f"launcher: {manifest}: spec.template: found a template; leave it out",
+        f"launcher: {manifest}:7: spec.x: found 1",
+        "launcher: the command after -- is what each rank runs; `fmctl submit -f` runs a manifest's own template",
+    ]
+
+
+def test_a_launcher_without_its_manifest_says_so(tmp_path: Path) -> None:
+    with serving() as served, launch(served, "--manifest", str(tmp_path / "none.yaml")) as launcher:
+        _, err = launcher.communicate(timeout=60)
+    assert (launcher.returncode, err.count("\n")) == (1, 1)
+    assert "none.yaml" in err

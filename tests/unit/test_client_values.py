@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from fmclient.manifest import MANIFEST_BYTES_MAX, manifest_text
 from fmclient.retry import BACKOFF_FIRST_S, BACKOFF_MAX_S, Backoff
 from fmclient.servers import Servers, parse_servers
 from fmclient.states import WORDS, words
+from fmclient.transport import _signals_wait
 from fmproto.v1.job_pb2 import JobState
 from tests.support.scripted_scheduler import job
 
@@ -113,3 +115,18 @@ def test_importing_the_client_brings_in_grpc_and_protobuf_and_no_scheduler() -> 
     tops = {name.partition(".")[0] for name in found}
     assert {"grpc", "google", "fmproto"} <= tops
     assert not tops & {"fmsched", "fmagent", "rich", "typer", "ruamel", "msgspec", "ortools", "networkx", "numpy", "etcd3"}
+
+
+def test_a_signal_does_not_come_between_the_two_halves_of_opening_a_stream() -> None:
+    opened = []
+
+    def interrupted() -> None:
+        with _signals_wait():
+            signal.raise_signal(signal.SIGINT)
+            opened.append("whole")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert opened == ["whole"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fmagent.devices.host import host_facts, network_of
+from fmagent.runner.files import read_regular
 from fmproto.described import describe_node
 from fmproto.v1 import hardware_pb2 as pb
 
@@ -49,7 +50,8 @@ class DescribedDevices:
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
         if stamp == self._stamp:
             return
-        inventory, health = describe_node(self._path.read_text(encoding="utf-8"), self._node)
+        text = read_regular(str(self._path), follow=True).decode("utf-8")
+        inventory, health = describe_node(text, self._node)
         inventory.host.CopyFrom(host_facts())
         network = network_of(inventory.host.interfaces)
         inventory.address = inventory.address or network.address

@@ -12,7 +12,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from fmagent.devices.nvml import GpuReading, Reading
-from fmagent.runner.files import replace_file
+from fmagent.runner.files import read_regular, replace_file
 from fmproto.v1 import hardware_pb2 as pb
 
 MISSING = "missing: NVML no longer lists it"
@@ -30,7 +30,7 @@ class Presence:
 
     def _load(self, path: Path) -> None:
         try:
-            record = pb.Inventory.FromString(path.read_bytes())
+            record = pb.Inventory.FromString(read_regular(str(path), follow=True))
         except FileNotFoundError:
             return
         except (OSError, DecodeError) as error:

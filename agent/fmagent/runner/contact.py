@@ -6,11 +6,15 @@ import contextlib
 import os
 from pathlib import Path
 
+from fmagent.runner import files
 from fmagent.runner.procfs import boot_time_s
 
 # Written at most so often, seconds: the fence is counted in tens of seconds.
 WRITE_EVERY_S = 0.5
 _FORMAT = "{:020.3f}\n"  # of one width, and overwritten in place: a full disk must not stop it
+
+# O_NONBLOCK: a FIFO in its place is an error, and no wait.
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
 class ContactFile:
@@ -22,7 +26,7 @@ class ContactFile:
     def age_s(self) -> float | None:
         """Since the last contact; None where none is recorded for this boot."""
         try:
-            age_s = boot_time_s() - float(self.path.read_text(encoding="ascii"))
+            age_s = boot_time_s() - float(files.read_regular(str(self.path)))
         except (OSError, ValueError):
             return None
         return age_s if age_s >= 0 else None
@@ -32,7 +36,7 @@ class ContactFile:
         if stamp_s - self._written_s < WRITE_EVERY_S:
             return
         with contextlib.suppress(OSError):  # an unwritten contact fences, which is safe
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self.path, _WRITE_FLAGS, 0o644)
             try:
                 os.pwrite(descriptor, _FORMAT.format(stamp_s).encode("ascii"), 0)
                 self._written_s = stamp_s

@@ -4,10 +4,12 @@ the standard library: supervisors use it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import socket
+import stat
 from typing import Any
 
 # pathlib would lengthen a supervisor's start by a third:
@@ -19,15 +21,37 @@ STATE_FILE = "state.json"  # from the supervisor
 SPARE_FILE = "spare"
 # An order to stop and the states up to the end of a run of a hundred ranks, some times over.
 SPARE_BYTES = 256 * 1024
+# Of a JSON file that is read: a hundred ranks need a hundredth of it.
+JSON_BYTES_MAX = 64 * 1024 * 1024
 
 Record = dict[str, Any]
 
 
+def open_regular(path: str, *, follow: bool = False) -> int:
+    """A descriptor to read from. A FIFO, a device or a folder in the file's place, which jobs can put there, raises OSError and never
+    hangs; so does a symbolic link unless `follow`."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return descriptor
+
+
+def read_regular(path: str, bytes_max: int = JSON_BYTES_MAX, *, follow: bool = False) -> bytes:
+    """Raises OSError, also as open_regular does, and where the file is larger."""
+    with open(open_regular(path, follow=follow), "rb") as file:
+        content = file.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        raise OSError(errno.EFBIG, f"larger than {bytes_max} bytes", path)
+    return content
+
+
 def read_json(path: str) -> Record | None:
+    """None where there is none, or where it is no JSON object. Raises OSError where the file cannot be read."""
     try:
-        with open(path, "rb") as file:
-            content = json.loads(file.read())
-    except (FileNotFoundError, ValueError):
+        content = json.loads(read_regular(path))
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 
@@ -51,8 +75,11 @@ def _write(path: str, content: Record, *, durable: bool) -> None:
 def replace_file(path: str, content: bytes, *, durable: bool) -> None:
     """Whole or not at all. `durable`: file and folder are on the disk once this returns."""
     temporary = f"{path}.new"
-    with open(temporary, "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
+    # Always a new one: something else may have been put in its place, a FIFO that would hang the writer.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as file:
         file.write(content)
         if durable:
             file.flush()

@@ -10,8 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -26,6 +27,11 @@ from fmagent.runner.rundir import RunKey
 
 # The longest that changed() waits: a lost datagram costs so much.
 RESCAN_S = 1.0
+# A supervisor that has not begun to kill so long after the grace, seconds, is killed itself: its ranks may have stopped it.
+OVERDUE_S = 5.0
+# Looks for the end of a killed supervisor, and the pause between them in seconds.
+KILL_LOOKS_MAX, KILL_LOOK_S = 25, 0.02
+REASON_CHARS_MAX = 500
 
 # -I -S: nothing of the environment or of site-packages' start-up files reaches a supervisor; the one folder it imports from comes
 # last, so that it shadows nothing.
@@ -50,13 +56,17 @@ class ProcessLimits:
 
 @dataclass(slots=True)
 class _Run:
-    """A run that is not released. `signature` tells whether its files changed since they were read."""
+    """A run that is not released. `signature` tells whether its files changed since they were read. `stop_by_s`, `fence_by_s`: when its
+    supervisor must have acted on an order to stop, and on the fence, on the monotonic clock. `cause`: why this agent killed it."""
 
     folder: Path
     record: dict[str, Any]
     state: RunState
     signature: tuple[int, ...] = ()
     watched_pid: int = 0
+    stop_by_s: float = float("inf")
+    fence_by_s: float = float("inf")
+    cause: str = ""
 
 
 class ProcessRunner:
@@ -82,19 +92,38 @@ class ProcessRunner:
         age_s = self._contact.age_s()
         for folder in sorted(self._runs_dir.iterdir()):
             key = rundir.key_of(folder.name)
-            if key is None or rundir.is_released(folder):
+            if key is None:
                 continue
-            record = files.read_json(str(folder / files.RUN_FILE))
-            state = rundir.read_state(folder)
-            if record is None or (state is None and not rundir.supervisor_lives(folder)):
-                # The agent ended before it had started the supervisor, or the files were lost with the power: no process of it is
-                # supervised, and the run is prepared anew. What it printed is kept.
+            try:
+                self._adopt_folder(key, folder)
+            except Exception:  # noqa: BLE001  whatever a job wrote there must not end the agent
+                # Nothing can be said of it: its processes are swept as those without a record, and what it printed is kept.
+                await _end_supervisor(folder)
                 with contextlib.suppress(OSError):
                     rundir.set_aside(folder)
-                continue
-            self._runs[key] = _Run(folder, record, rundir.run_state(folder, record, state))
         await self._sweep_strays()
         return Adopted(await self.observe(), age_s)
+
+    def _adopt_folder(self, key: RunKey, folder: Path) -> None:
+        """Raises where run.json is unusable. Of unusable other files the next look tells."""
+        if rundir.is_released(folder):
+            return
+        record = files.read_json(str(folder / files.RUN_FILE))
+        unread = False
+        try:
+            state = rundir.read_state(folder)
+        except OSError:
+            state, unread = None, True
+        if record is None or (state is None and not unread and not rundir.supervisor_lives(folder)):
+            # The agent ended before it had started the supervisor, or the files were lost with the power: no process of it is
+            # supervised, and the run is prepared anew. What it printed is kept.
+            with contextlib.suppress(OSError):
+                rundir.set_aside(folder)
+            return
+        known = rundir.run_state(folder, record, None, {})
+        if (known.job, known.attempt) != (key.job, key.attempt):
+            raise ValueError(f"{folder}: {files.RUN_FILE} is of job {known.job!r}, attempt {known.attempt}")
+        self._runs[key] = _Run(folder, record, known)
 
     async def observe(self) -> tuple[RunState, ...]:
         for run in list(self._runs.values()):
@@ -115,6 +144,7 @@ class ProcessRunner:
             rundir.set_aside(folder)
             folder.mkdir(mode=0o700, parents=True)
             made = True
+            (folder / rundir.WORK_FOLDER).mkdir(mode=0o700)
             record = self._record(order, facts, folder)
             (folder / rundir.PLACEMENT_FILE).write_text(placement_json(order, gang), encoding="utf-8")
             files.reserve(str(folder))
@@ -125,7 +155,7 @@ class ProcessRunner:
             if made:
                 shutil.rmtree(folder, ignore_errors=True)
             raise CannotPrepare(f"cannot record the run in {folder}: {error}", device_fault=True) from error
-        run = _Run(folder, record, rundir.run_state(folder, record, None))
+        run = _Run(folder, record, rundir.run_state(folder, record, None, {}))
         self._runs[key] = run
         self._watch(run, pid)
 
@@ -168,7 +198,10 @@ class ProcessRunner:
         return ""
 
     async def load(self) -> Mapping[str, object]:
-        return files.read_json(str(self._dir / "memory.json")) or {}
+        try:
+            return files.read_json(str(self._dir / "memory.json")) or {}
+        except OSError:
+            return {}  # remember() fails as well, and is told of
 
     async def remember(self, memory: Mapping[str, object]) -> None:
         files.write_json(str(self._dir / "memory.json"), dict(memory), durable=True)
@@ -220,7 +253,7 @@ class ProcessRunner:
             "gpus": order.gpus,
             "gpu_indices": [rank.gpu_index for rank in order.ranks],
             "argv": order.command.argv if order.command is not None else [],
-            "cwd": (order.command.working_dir if order.command is not None else "") or str(folder),
+            "cwd": (order.command.working_dir if order.command is not None else "") or str(folder / rundir.WORK_FOLDER),
             "ranks": ranks,
             "holds_port": order.holds_port,
             "port_first": self._limits.port_first,
@@ -256,7 +289,7 @@ class ProcessRunner:
         return process.pid
 
     def _watch(self, run: _Run, pid: int) -> None:
-        if run.watched_pid == pid:
+        if not pid or run.watched_pid == pid:
             return
         run.watched_pid = pid
         try:
@@ -273,43 +306,88 @@ class ProcessRunner:
         self._news.wake()
 
     def _command(self, run: _Run, **orders: dict[str, Any]) -> None:
+        stop = orders.get("stop")
+        if stop is not None:
+            run.stop_by_s = min(run.stop_by_s, _stop_by_s(stop))
         try:
             files.write_json(str(run.folder / files.COMMAND_FILE), rundir.read_command(run.folder) | orders)
         except OSError:
             # No room even for the order: a stop is given by the signal that means it without words.
-            state = rundir.read_state(run.folder)
-            if "stop" in orders and state is not None and rundir.supervisor_lives(run.folder):
-                os.kill(state["pid"], signal.SIGTERM)
+            if stop is not None:
+                self._signal(run, signal.SIGTERM)
             raise
-        run.signature = ()
-        # Before its first state the supervisor does not listen to signals, and reads the command by itself afterwards.
-        state = rundir.read_state(run.folder)
-        if state is not None and rundir.supervisor_lives(run.folder):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(state["pid"], signal.SIGUSR1)
+        finally:
+            run.signature = ()
+        self._signal(run, signal.SIGUSR1)
         self._news.wake()
 
+    def _signal(self, run: _Run, number: signal.Signals) -> None:
+        """Before its first state the supervisor does not listen to signals, and reads the command by itself afterwards."""
+        if not run.watched_pid or not (run.folder / files.STATE_FILE).exists() or not rundir.supervisor_lives(run.folder):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(run.watched_pid, number)
+            os.kill(run.watched_pid, signal.SIGCONT)  # a rank may have stopped it
+
     async def _refresh(self, run: _Run) -> None:
+        """Never raises: what is wrong with one run's files is that run's end."""
         if run.state.gone:
             return
+        try:
+            await self._look(run)
+        except Exception as error:  # noqa: BLE001  whatever a job wrote there must not end the agent
+            if not isinstance(error, OSError) or error.errno not in rundir.NODE_ERRNOS:
+                await self._end_unusable(run, error)
+
+    async def _look(self, run: _Run) -> None:
         # Liveness first: a supervisor that is dead by now has written its last state before.
         lives = rundir.supervisor_lives(run.folder)
+        if lives:
+            self._urge(run)
         signature = (lives, *_stamp(run.folder / files.STATE_FILE), *_stamp(run.folder / files.COMMAND_FILE))
         if lives and signature == run.signature:
             return
-        state = rundir.read_state(run.folder)
-        run.signature = signature
-        if lives and state is not None:
-            self._watch(run, state["pid"])
+        state, command = rundir.read_state(run.folder), rundir.read_command(run.folder)
+        if "stop" in command:
+            run.stop_by_s = min(run.stop_by_s, _stop_by_s(command["stop"]))
+        if state is None and (run.state.stage is not Stage.PREPARING or "start" in command):
+            raise ValueError(f"{files.STATE_FILE} was there, and is gone or no JSON object")
         if not lives and not (state or {}).get("gone", False):
-            state = await self._bury(run, state)
-        run.state = rundir.run_state(run.folder, run.record, state)
+            state = await self._bury(run, state, command)
+        run.state = rundir.run_state(run.folder, run.record, state, command)
+        run.signature = signature
 
-    async def _bury(self, run: _Run, state: dict[str, Any] | None) -> dict[str, Any]:
+    def _urge(self, run: _Run) -> None:
+        """Continues a supervisor that was stopped; kills one that does not act in time. The next look buries what it leaves."""
+        if not run.watched_pid:  # adopted
+            self._watch(run, sweep.supervisor_of(run.folder))
+        proc = procfs.read_proc(run.watched_pid) if run.watched_pid else None
+        if proc is None:
+            return
+        now_s = time.monotonic()
+        silent_s = self._contact.age_s()
+        if silent_s is None or silent_s <= run.record["fence_after_s"]:
+            run.fence_by_s = float("inf")
+        elif run.fence_by_s == float("inf"):
+            run.fence_by_s = now_s + min(run.record["grace_s"], run.record["fence_grace_s"]) + OVERDUE_S
+        stopped = proc.state in "Tt"
+        overdue = now_s > min(run.stop_by_s, run.fence_by_s)
+        with contextlib.suppress(ProcessLookupError):
+            # One that kills already has done its part: what does not die then is not its fault.
+            if overdue and (stopped or not (rundir.read_state(run.folder) or {}).get("killed", False)):
+                order = "the order to stop" if now_s > run.stop_by_s else "the fence"
+                run.cause = f"its supervisor did not act on {order} within the grace and {OVERDUE_S:g} s, and was killed"
+                os.kill(run.watched_pid, signal.SIGKILL)
+                self._news.wake()
+            elif stopped:
+                os.kill(run.watched_pid, signal.SIGCONT)
+
+    async def _bury(self, run: _Run, state: dict[str, Any] | None, command: dict[str, Any]) -> dict[str, Any]:
         """The supervisor ended without closing the run: end what is left, and say so in its place."""
-        left = await sweep.kill_marked(run.record["run"])
         rebooted = run.record["boot"] != sweep.boot_id()
-        cause = "the node was rebooted" if rebooted else "its supervisor was killed"
+        recorded = [] if rebooted else (state or {}).get("descendants", [])
+        left = await sweep.kill_marked(run.record["run"], [(pid, start_ticks) for pid, start_ticks in recorded])
+        cause = run.cause or ("the node was rebooted" if rebooted else "its supervisor was killed")
         if state is None:
             ranks = [{"rank": rank["rank"], "pid": 0, "exit_code": None} for rank in run.record["ranks"]]
             state = {"phase": "preparing", "ranks": ranks}
@@ -318,14 +396,45 @@ class ProcessRunner:
             if record["pid"] and record["exit_code"] is None:
                 record |= {"exit_code": 128 + signal.SIGKILL, "reason": cause}
         if state["phase"] not in {"ended", "refused"}:
-            reason = "; ".join(part for part in (state.get("reason", ""), cause) if part)
-            state |= {"phase": "ended" if started else "refused", "reason": reason, "device_fault": True}
+            stop = command.get("stop", {}) if run.cause else {}
+            reason = "; ".join(part for part in (state.get("reason", "") or stop.get("reason", ""), cause) if part)
+            # Killed for not obeying: whoever ordered the stop knows whose fault that is.
+            blame = bool(stop.get("device_fault", True))
+            state |= {"phase": "ended" if started else "refused", "reason": reason, "device_fault": blame}
         if left:
             state["reason"] = f"{cause}; processes that do not die: {', '.join(map(str, sorted(left)))}"
         state["gone"] = not left
         with contextlib.suppress(OSError):  # written again at the next look
             files.write_json(str(run.folder / files.STATE_FILE), state, durable=True)
         return state
+
+    async def _end_unusable(self, run: _Run, error: Exception) -> None:
+        """A job has written what it must not, or the file system lost it: the run ends, and its report says why."""
+        lives = await _end_supervisor(run.folder)
+        left = await sweep.kill_marked(run.record["run"])
+        cause = f"its folder {run.folder} cannot be used: {error or type(error).__name__}"[:REASON_CHARS_MAX]
+        started = run.state.stage in {Stage.RUNNING, Stage.STOPPING, Stage.EXITED} or run.state.start_ordered
+        lost = 128 + signal.SIGKILL if started else None
+        ranks = [replace(rank, exit_code=lost if rank.exit_code is None else rank.exit_code) for rank in run.state.ranks]
+        run.state = replace(
+            run.state,
+            stage=Stage.EXITED if started else Stage.REFUSED,
+            ranks=tuple(ranks),
+            reason=cause,
+            device_fault=False,
+            gone=not left and not lives,
+        )
+        state = {
+            "phase": "ended" if started else "refused",
+            "ranks": [{"rank": rank.rank, "pid": rank.pid, "exit_code": rank.exit_code} for rank in ranks],
+            "reason": cause,
+            "gone": run.state.gone,
+        }
+        # For the next agent. Where not even this can be written, it finds out by itself.
+        with contextlib.suppress(OSError):
+            (run.folder / files.COMMAND_FILE).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            files.write_json(str(run.folder / files.STATE_FILE), state, durable=True)
 
     async def _sweep_strays(self) -> None:
         """Ends processes of runs of this node that have no record: an agent was killed and its state lost."""
@@ -336,6 +445,22 @@ class ProcessRunner:
                 left = await sweep.kill_marked(name)
                 if left:
                     self._strays[name] = left
+
+
+def _stop_by_s(stop: dict[str, Any]) -> float:
+    return time.monotonic() + max(0.0, float(stop["grace_s"])) + OVERDUE_S
+
+
+async def _end_supervisor(folder: Path) -> bool:
+    """Whether it lives on."""
+    for _ in range(KILL_LOOKS_MAX):
+        pid = sweep.supervisor_of(folder)
+        if not pid:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(KILL_LOOK_S)
+    return True
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

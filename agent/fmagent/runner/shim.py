@@ -15,6 +15,7 @@ process is killed, the ranks die with it (PR_SET_PDEATHSIG) and the agent sweeps
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -24,7 +25,7 @@ import time
 from functools import partial
 from typing import Any
 
-from fmagent.runner.files import COMMAND_FILE, RUN_FILE, STATE_FILE, Record, read_json, send_news, write_json
+from fmagent.runner.files import COMMAND_FILE, RUN_FILE, STATE_FILE, Record, read_json, read_regular, send_news, write_json
 from fmagent.runner.forked import Forked
 from fmagent.runner.master_ports import Held, hold_port
 from fmagent.runner.procfs import boot_time_s, living_descendants, read_proc
@@ -37,6 +38,10 @@ LEFTOVER_GRACE_S = 2.0
 KILL_ROUND_MIN_S, KILL_ROUND_MAX_S = 0.02, 1.0
 # A fork may race the first pass of SIGTERM; the second pass finds its child.
 TERM_PASSES = 2
+# How often descendants are recorded, seconds, and how many. With a run's environment cleared, nothing else tells the agent which
+# processes a killed supervisor has left behind.
+RECORD_EVERY_S = 2.0
+RECORDED_MAX = 4096
 
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 SIGNALS = {signal.SIGCHLD, signal.SIGIO, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
@@ -90,6 +95,7 @@ class Shim:
         self.kill_round_s = KILL_ROUND_MIN_S
         self.unwritten = False
         self.contact_s = boot_time_s()
+        self.record_at_s = 0.0  # boot time: when descendants are recorded again
         me = read_proc(self.pid)
         self.state: Record = {
             "phase": "preparing",
@@ -102,6 +108,7 @@ class Shim:
             "first_failed_ms": 0,
             "killed": False,
             "gone": False,
+            "descendants": [],  # [pid, start_ticks] of each that lives
         }
 
     def main(self) -> None:
@@ -128,6 +135,8 @@ class Shim:
         self.obey()
         self.fence()
         self.finish()
+        if boot_time_s() >= self.record_at_s and self.record_descendants():
+            self.unwritten = True
         if self.unwritten:
             self.save()
 
@@ -338,7 +347,10 @@ class Shim:
 
     def obey(self) -> None:
         """A stop outweighs a start, whichever came first."""
-        command = read_json(os.path.join(self.dir, COMMAND_FILE)) or {}
+        try:
+            command = read_json(os.path.join(self.dir, COMMAND_FILE)) or {}
+        except OSError:
+            return  # the job has put something in its place: the agent ends the run
         stop, start = command.get("stop"), command.get("start")
         if stop is not None:
             self.begin_stop(stop["grace_s"], stop["reason"], device_fault=stop["device_fault"])
@@ -348,11 +360,8 @@ class Shim:
     def fence(self) -> None:
         if self.state["phase"] not in {"preparing", "prepared", "running", "stopping"}:
             return
-        try:
-            with open(self.run["contact"], "rb") as file:
-                self.contact_s = float(file.read())
-        except (OSError, ValueError):
-            pass  # keep the last that was read: an unreadable file is no contact
+        with contextlib.suppress(OSError, ValueError):  # the last that was read stands: an unreadable file is no contact
+            self.contact_s = float(read_regular(self.run["contact"]))
         age_s = boot_time_s() - self.contact_s
         if age_s <= self.run["fence_after_s"]:
             return
@@ -417,8 +426,17 @@ class Shim:
 
     # --- tell ----------------------------------------------------------------------------------------------------------
 
+    def record_descendants(self) -> bool:
+        """Whether they are others than before."""
+        self.record_at_s = boot_time_s() + RECORD_EVERY_S
+        found = [[proc.pid, proc.start_ticks] for proc in living_descendants(self.pid)[:RECORDED_MAX]]
+        changed: bool = found != self.state["descendants"]
+        self.state["descendants"] = found
+        return changed
+
     def change(self, **values: Any) -> None:
         self.state.update(values)
+        self.record_descendants()
         self.save()
 
     def save(self) -> None:
