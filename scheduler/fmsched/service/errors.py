@@ -36,6 +36,11 @@ class ServiceError(Exception):
         self.details = tuple(details)
 
 
+def _place(violation: pb.FieldViolation) -> str:
+    """ "line 12: spec.replicaCount", without what is not known."""
+    return ": ".join(part for part in (f"line {violation.line}" if violation.line else "", violation.path) if part)
+
+
 def invalid(violations: Iterable[pb.FieldViolation]) -> ServiceError:
     found = tuple(violations)
     lines = "; ".join(
@@ -66,8 +71,7 @@ async def abort(context: grpc.aio.ServicerContext[Message, Message], error: Serv
     details = list(error.details)
     if error.violations:
         violations = [
-            error_details_pb2.BadRequest.FieldViolation(field=f"line {v.line}: {v.path}", description=v.message)
-            for v in error.violations
+            error_details_pb2.BadRequest.FieldViolation(field=_place(v), description=v.message) for v in error.violations
         ]
         details.insert(0, error_details_pb2.BadRequest(field_violations=violations))
     if details:

@@ -13,7 +13,7 @@ from fmproto.v1 import agent_pb2, agent_pb2_grpc
 from fmproto.v1 import scheduler_pb2 as pb
 from fmsched.loop import Scheduler
 from fmsched.model.hardware import JobId, NodeName
-from fmsched.service.errors import ServiceError, not_found
+from fmsched.service.errors import ServiceError
 
 # Chunks of all nodes together that wait for a slow reader; agents are held back beyond it. A chunk has up to 256 KiB.
 CHUNKS_WAITING_MAX = 8
@@ -67,7 +67,8 @@ class Logs:
         ranks = {rank.rank: rank.node for rank in decision.placement.ranks}
         for rank in call.ranks:
             if rank not in ranks:
-                raise not_found(f"rank of {job} (it has 0 to {len(ranks) - 1})", str(rank))
+                highest = len(ranks) - 1
+                raise ServiceError(grpc.StatusCode.NOT_FOUND, f"{job} has no rank {rank}; it has 0 to {highest}")
         return tuple(dict.fromkeys(ranks[rank] for rank in call.ranks))
 
     async def _read(
@@ -95,7 +96,9 @@ class Logs:
                 await chunks.put(None)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.NOT_FOUND:
-                    await chunks.put(ServiceError(grpc.StatusCode.NOT_FOUND, f"node {node}: {error.details()}"))
+                    await chunks.put(
+                        ServiceError(grpc.StatusCode.NOT_FOUND, error.details() or f"node {node} has no logs of {job}")
+                    )
                     return
                 # Not UNAVAILABLE: to a client that would mean this scheduler.
                 reason = f"node {node}: its agent at {inventory.agent_address} does not give the logs: {error.details()}"
