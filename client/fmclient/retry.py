@@ -4,6 +4,7 @@ changes by asking twice.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ class Limits:
     timeout_s: float = TIMEOUT_S
     retry_s: float = RETRY_S
     patience_s: float = PATIENCE_S
+
+
+# Where another server may answer, one that hangs with its connection up gets so long, then twice as long.
+HANGS_S = 5.0
+MOMENT_S = 0.05
 
 
 class Backoff:
@@ -97,11 +103,18 @@ def unary(servers: Servers, limits: Limits, call: Call, request: object, timeout
     deadline_s = began_s + (limits.timeout_s if timeout_s is None else timeout_s)
     retry_until_s = min(deadline_s, began_s + limits.retry_s)
     route = Route(servers)
-    while True:  # ends at retry_until_s
+    patience_s = HANGS_S if call.repeat and len(servers.addresses) > 1 else math.inf
+    while True:  # ends at retry_until_s, or at deadline_s where servers hang
         server = servers.current
         try:
-            response: object = yield Invoke(call, request, server, max(0.001, deadline_s - time.monotonic()))
+            left_s = max(0.001, deadline_s - time.monotonic())
+            response: object = yield Invoke(call, request, server, min(left_s, patience_s))
         except grpc.RpcError as error:
+            if code_of(error) is grpc.StatusCode.DEADLINE_EXCEEDED and time.monotonic() + MOMENT_S < deadline_s:
+                # That one hangs, or needs longer: the next is asked, and each is given more time than the one before.
+                servers.advance(server)
+                patience_s *= 2
+                continue
             if not repeatable(call, error):
                 raise typed(error, call.name, server, call.submits) from error
             pause_s = route.after(error, server)

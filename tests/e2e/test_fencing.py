@@ -45,7 +45,8 @@ def test_two_attempts_never_run_at_once(tmp_path: Path, how: str) -> None:
         # Ranks that will not go by SIGTERM: only SIGKILL, at the end of the fence's grace, ends them.
         tick = TICK.format(folder=tmp_path)
         script = f'trap "" TERM; echo "$RANK $FMSCHED_ATTEMPT $$" >> {tmp_path}/starts; while :; do {tick}; sleep 0.2; done'
-        job = client.submit(manifest("gang", script, gpus=8, replicas=2)).spec.id
+        text = manifest("gang", script, gpus=8, replicas=2).replace("  template:", "  gracePeriod: 2s\n  template:")
+        job = client.submit(text).spec.id
         client.wait(job, until="running", timeout_s=30)
         victim = client.get(job).decision.ranks[0].node
         pids = [pid for _, _, pid in until("all have started", lambda: len(starts(tmp_path)) == 16 and starts(tmp_path))]

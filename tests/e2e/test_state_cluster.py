@@ -242,7 +242,7 @@ def test_state_05_idle_clients_are_not_cut_off_for_their_pings(tmp_path: Path) -
         assert all(watch.is_active() for watch in watches), [w.details() for w in watches if not w.is_active()]
         client.submit(manifest("seen", "true"))
         for watch in watches:
-            assert next(change for change in watch if change.HasField("job")).job.spec.id == "seen"
+            assert next(change for change in watch if change.HasField("job")).job.spec.name == "seen"
             watch.cancel()
         for channel in channels:
             channel.close()

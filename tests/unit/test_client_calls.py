@@ -270,3 +270,13 @@ def test_a_stream_that_nobody_reads_any_more_is_ended(kind: str) -> None:
         assert served.run(served.scheduler.streams()) == 1
         changes.close()
         eventually("the stream has ended", lambda: served.run(served.scheduler.streams()) == 0)
+
+
+def test_a_server_that_hangs_is_left_for_another(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is up and it never answers: a paused leader, say."""
+    monkeypatch.setattr("fmclient.retry.HANGS_S", 0.2)
+    with serving(delay_s=30.0, jobs={"a": job("a")}) as hung, serving(jobs={"a": job("a")}) as well:
+        began_s = time.monotonic()
+        with Either(kind, f"{hung.address},{well.address}", timeout_s=10) as client:
+            assert client.call("get", "a").spec.id == "a"
+        assert time.monotonic() - began_s < 5

@@ -78,6 +78,8 @@ async def test_a_node_with_an_unreadable_report_takes_nothing_new() -> None:
 async def test_strange_keys_do_no_harm(key: str) -> None:
     mirror = await mirror_of(inventory("n1"), entry(keys.ROOT + key, b"\x00"))
     assert set(mirror.inventories) == {"n1"}
+    await mirror.apply(Changes((Change(keys.ROOT + key, None, 5),), 5), 1.0)
+    assert not mirror.unreadable, "it is gone, and with it what was wrong"
 
 
 async def test_silence_counts_only_while_the_echo_comes_back() -> None:

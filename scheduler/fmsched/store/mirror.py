@@ -190,12 +190,13 @@ class Mirror:
             handler(self, parts, None if entry is None else entry.value, touched, now_s)
         except (DecodeError, KeyError, ValueError, IndexError) as error:
             # One key that cannot be read must not blind the scheduler to the others. What it said before stands.
-            self.unreadable[key] = repr(error)
-            touched.capacity = True
-            log.error("unreadable key", key=key, error=repr(error))
-        else:
-            if self.unreadable.pop(key, None) is not None:
+            if entry is not None:
+                self.unreadable[key] = repr(error)
                 touched.capacity = True
+                log.error("unreadable key", key=key, error=repr(error))
+                return
+        if self.unreadable.pop(key, None) is not None:
+            touched.capacity = True
 
     def _inventory(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
         _store(self.inventories, parts[1], value, lambda raw: _named(hw.Inventory.FromString(raw), parts[1]))
