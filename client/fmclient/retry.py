@@ -45,7 +45,6 @@ class Limits:
 
 # Where another server may answer, one that hangs with its connection up gets so long, then twice as long.
 HANGS_S = 5.0
-MOMENT_S = 0.05
 
 
 class Backoff:
@@ -106,11 +105,11 @@ def unary(servers: Servers, limits: Limits, call: Call, request: object, timeout
     patience_s = HANGS_S if call.repeat and len(servers.addresses) > 1 else math.inf
     while True:  # ends at retry_until_s, or at deadline_s where servers hang
         server = servers.current
+        left_s = max(0.001, deadline_s - time.monotonic())
         try:
-            left_s = max(0.001, deadline_s - time.monotonic())
             response: object = yield Invoke(call, request, server, min(left_s, patience_s))
         except grpc.RpcError as error:
-            if code_of(error) is grpc.StatusCode.DEADLINE_EXCEEDED and time.monotonic() + MOMENT_S < deadline_s:
+            if code_of(error) is grpc.StatusCode.DEADLINE_EXCEEDED and patience_s < left_s:
                 # That one hangs, or needs longer: the next is asked, and each is given more time than the one before.
                 servers.advance(server)
                 patience_s *= 2

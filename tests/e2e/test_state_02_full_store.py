@@ -28,7 +28,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServe
 
 async def fill(kv: Etcd) -> None:
     """1 MB at a time until etcd refuses."""
-    ballast = [Put(f"/ballast/{number}", bytes(1_000_000)) for number in range(2 * QUOTA_BYTES // 1_000_000)]
+    ballast = [Put(f"/ballast/{number}", bytes(1_000_000)) for number in range(6 * QUOTA_BYTES // 1_000_000)]
     with pytest.raises(StoreFull, match="database space exceeded"):
         await _write_each(kv, ballast)
 
