@@ -476,7 +476,9 @@ async def test_a_full_disk_hides_no_stop_and_no_exit_code(small_disk: Path) -> N
             return (small_disk / "../told").read_bytes() != b""
 
         await until(full, "the disk is full")
-        assert os.statvfs(small_disk).f_bavail == 0
+        left = os.statvfs(small_disk)
+        # Either nothing, or what the supervisor had set aside for its own records and has given back by now.
+        assert left.f_bavail * left.f_frsize in (0, files.SPARE_BYTES)
         run = await at.stop(wanted, 10.0)
         assert [rank.exit_code for rank in run.ranks] == [5]
         assert "ended by itself within its grace" in run.reason

@@ -81,7 +81,7 @@ def root(
 
 def main() -> None:
     """The console script. Ends the process with one of exits.py's codes."""
-    app()
+    app(prog_name="fmctl")
 
 
 if __name__ == "__main__":
