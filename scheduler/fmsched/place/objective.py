@@ -1,7 +1,7 @@
 """What makes one allowed placement better than another: named terms, in order of importance, lower is better.
 
-The order is lexicographic: a later term only decides between placements that are equal in all earlier ones. `measure` reads
-the value of every term off a finished placement, naively and without the solver, and so is the one definition of each term:
+The order is lexicographic: a later term only decides between placements that are equal in all earlier ones. measure.py reads
+the value of every term off a finished placement, without the solver, and so is the one definition of each term:
 
 1. steps down the preference list    per GPU: position of its family among `preferred`; tolerated families stand after these
 2. instances across leaf groups, then instances across nodes (an instance counts once, however far it spreads): the ranks of
@@ -20,7 +20,6 @@ Terms that cannot differ (a level with one domain) are left out.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,7 +31,7 @@ from fmsched.catalogue import strength_tflops
 from fmsched.model.fabric import Topology
 from fmsched.model.hardware import GpuSpec, NodeShape
 from fmsched.model.job import Request, ResourceGroup
-from fmsched.model.placement import Objective, RankPlacement, Term
+from fmsched.model.placement import Objective, Term
 from fmsched.model.snapshot import Snapshot
 
 TOPOLOGIES_KEPT = 8  # a service has one, tests and what-if questions a few
@@ -114,76 +113,6 @@ def pairs_gbytes_per_s(shape: NodeShape, gpus: Iterable[int]) -> int:
     """NVLink between all pairs of GPUs of one model among `gpus` of a node, GB/s."""
     pairs = combinations(sorted(gpus), 2)
     return sum(pair_gbytes_per_s(shape, i, j) for i, j in pairs if shape.gpus[i].model == shape.gpus[j].model)
-
-
-def measure(snapshot: Snapshot, request: Request, ranks: Sequence[RankPlacement], ruler: Ruler) -> tuple[int, ...]:
-    """The value of every term, in the order of ruler.names."""
-    topology = snapshot.topology
-    leaves_of = {group.name: {_leaf(topology, r) for r in ranks if r.group == group.name} for group in request.groups}
-    job_leaves = {_leaf(topology, rank) for rank in ranks}
-    spans = []
-    for level in reversed(ruler.levels):
-        domain = topology.domains[level]
-        spans.append(len({int(domain[leaf]) for leaf in job_leaves}))
-        spans.append(sum(len({int(domain[leaf]) for leaf in leaves}) for leaves in leaves_of.values()))
-    instances: defaultdict[tuple[str, int], list[RankPlacement]] = defaultdict(list)
-    for rank in ranks:
-        instances[rank.group, rank.replica].append(rank)
-    across_leaves = sum(len({_leaf(topology, rank) for rank in cell}) > 1 for cell in instances.values())
-    groups = {group.name: group for group in request.groups}
-    specs = [topology.node(rank.node).shape.gpus[rank.gpu] for rank in ranks]
-    return (
-        sum(preference_step(groups[rank.group], spec) for rank, spec in zip(ranks, specs, strict=True)),
-        *((across_leaves,) if ruler.levels else ()),
-        sum(len({rank.node for rank in cell}) > 1 for cell in instances.values()),
-        *spans,
-        len({rank.node for rank in ranks}),
-        sum(ruler.strength[spec.model] for spec in specs),
-        *_left_behind(snapshot, ranks, ruler),
-        sum(_missing(topology, cell, ruler) for cell in instances.values()),
-        _cut(snapshot, ranks),
-    )
-
-
-def _leaf(topology: Topology, rank: RankPlacement) -> int:
-    return int(topology.leaf_of[topology.index[rank.node]])
-
-
-def _left_behind(snapshot: Snapshot, ranks: Sequence[RankPlacement], ruler: Ruler) -> tuple[int, ...]:
-    topology = snapshot.topology
-    taken = Counter(rank.node for rank in ranks)
-    cells = left_on_nodes = 0
-    for name in taken:
-        shape, free = topology.node(name).shape, snapshot.free_indices(name)
-        mine = [rank.gpu for rank in ranks if rank.node == name]
-        left_on_nodes += len(free) - len(mine)
-        for model in {shape.gpus[i].model for i in mine}:
-            size = sum(spec.model == model for spec in shape.gpus)
-            before = sum(shape.gpus[i].model == model for i in free)
-            cells += cells_lost(size, before, sum(shape.gpus[i].model == model for i in mine))
-    left_in = []
-    for level in ruler.levels:
-        domain = topology.domains[level]
-        touched = {int(domain[_leaf(topology, rank)]) for rank in ranks}
-        inside = [node.name for i, node in enumerate(topology.nodes) if int(domain[topology.leaf_of[i]]) in touched]
-        left_in.append(sum(len(snapshot.free_indices(name)) for name in inside) - len(ranks))
-    return (cells, left_on_nodes, *left_in)
-
-
-def _missing(topology: Topology, cell: Sequence[RankPlacement], ruler: Ruler) -> int:
-    if len({rank.node for rank in cell}) > 1:
-        return 0
-    shape = topology.node(cell[0].node).shape
-    return sum(ruler.best_pair - pair_gbytes_per_s(shape, a.gpu, b.gpu) for a, b in combinations(cell, 2))
-
-
-def _cut(snapshot: Snapshot, ranks: Sequence[RankPlacement]) -> int:
-    cut = 0
-    for name in {rank.node for rank in ranks}:
-        shape, free = snapshot.topology.node(name).shape, set(snapshot.free_indices(name))
-        after = free - {rank.gpu for rank in ranks if rank.node == name}
-        cut += pairs_gbytes_per_s(shape, free) - pairs_gbytes_per_s(shape, after)
-    return cut
 
 
 def terms_max(snapshot: Snapshot, request: Request, ruler: Ruler) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
 
 from fmsched.model.fabric import Topology
 from fmsched.model.hardware import NodeShape
@@ -27,10 +26,15 @@ def rank_placements(problem: Problem, cells: Cells) -> tuple[RankPlacement, ...]
     _match_stages(problem, ordered)
     on_node: Counter[int] = Counter()
     ranks: list[RankPlacement] = []
+    # By identity: a shape is shared by its nodes, and its hash is dear.
+    known: dict[tuple[int, int], tuple[str, ...]] = {}
     for g, group in enumerate(problem.request.groups):
         for replica, cell in enumerate(ordered[g]):
             for node, gpu in cell:
                 owner = topology.nodes[node]
+                near = known.get((id(owner.shape), gpu))
+                if near is None:
+                    near = known[id(owner.shape), gpu] = adapters(owner.shape, gpu)
                 ranks.append(
                     RankPlacement(
                         rank=len(ranks),
@@ -41,7 +45,7 @@ def rank_placements(problem: Problem, cells: Cells) -> tuple[RankPlacement, ...]
                         node=owner.name,
                         gpu=gpu,
                         uuid=owner.uuids[gpu],
-                        hcas=adapters(owner.shape, gpu),
+                        hcas=near,
                     )
                 )
                 on_node[node] += 1
@@ -98,7 +102,6 @@ def _matching(allowed: Sequence[Sequence[int]], count: int) -> list[int]:
     return found
 
 
-@lru_cache(maxsize=1 << 12)
 def adapters(shape: NodeShape, gpu: int) -> tuple[str, ...]:
     """The adapter ports near a GPU, all of the node's where none is near; "name:port" where an adapter has several ports."""
     near = [hca for hca in shape.hcas if gpu in hca.near] or list(shape.hcas)

@@ -25,7 +25,8 @@ from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, V
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import tables
 from fmsched.place.cpsat import Found, Infeasible, LimitReached, search
-from fmsched.place.objective import Ruler, left_out, measure, objective, ruler_of, terms_max, weights
+from fmsched.place.measure import measure
+from fmsched.place.objective import Ruler, left_out, objective, ruler_of, terms_max, weights
 from fmsched.place.problem import Problem, problem_of
 from fmsched.place.ranks import rank_placements
 from fmsched.place.realise import cells_of
@@ -74,7 +75,7 @@ def _search(
 
 def _placement(problem: Problem, found: Found, maxima: tuple[int, ...]) -> Placement:
     ranks = rank_placements(problem, cells_of(problem, found.counts))
-    values = measure(problem.snapshot, problem.request, ranks, problem.ruler)
+    values = measure(problem, ranks)
     bound = found.bound if problem.exact else 0
     if bound is not None:
         bound -= left_out(problem.ruler, maxima, problem.request.gpus)

@@ -6,53 +6,33 @@ by node inside all leaf groups at once, leaf groups into pods, pods into wider d
 search follows. They do not apply (None) where instances span nodes, where zones are not domains of the fabric, and where there
 are more states than are worth it; then the count model decides.
 
-A cost is the whole lexicographic objective, packed into as few 64-bit numbers ("limbs") as hold it, compared limb by limb.
+What one node can do, and how costs are packed into limbs, is in options.py; which leaf groups are worth a table, in worth.py.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import gcd, prod
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from fmsched.place.cpsat import Counts, Found, Infeasible
-from fmsched.place.objective import LEFT_IN, preference_step
+from fmsched.place.objective import LEFT_IN
+from fmsched.place.options import Kind, Packing, Vector, kinds, packing, raw_options
 from fmsched.place.problem import Problem
-from fmsched.place.ways import Item, Way, Ways
+from fmsched.place.worth import leaves_worth
 from fmsched.place.zones import Zones
 
 STATES_MAX = 4096  # entries of one table: the product of (replicas + 1) over the groups
-OPTIONS_MAX = 400  # mixtures of groups on one kind of node
 WORK_MAX = 60_000_000  # table entries touched: about a second
-LIMB_BITS = 60
 NONE = 1 << 61  # no such placement; a sum of two still fits 64 bits
 
 Ints = npt.NDArray[np.int64]
-Vector = tuple[int, ...]
 Limbs = list[Ints]
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One way to use one node: how many instances of each group, the cost by limb, and what that is in the count model."""
-
-    vector: Vector
-    cost: Vector
-    way: int
-    whole: tuple[tuple[int, int, int], ...]  # (item, group, how many)
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Nodes with equal options: by leaf group (position among those in use), the bin of each such node."""
-
-    options: tuple[Option, ...]
-    bins: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,41 +45,6 @@ class Step:
     choice: npt.NDArray[np.int16]
 
 
-class Packing:
-    """How terms are laid into limbs: exact, by the greatest value that each can reach."""
-
-    def __init__(self, units: Sequence[int], most: Sequence[int]) -> None:
-        self._units, self._most = units, most
-        self._limb: list[tuple[int, int]] = [(0, 0)] * len(units)
-        limb, weight = 0, 1
-        sizes: list[list[int]] = [[]]
-        for term, top in enumerate(most):
-            if weight * (top + 1) >= 1 << LIMB_BITS and sizes[limb]:
-                limb, weight = limb + 1, 1
-                sizes.append([])
-            sizes[limb].append(term)
-            weight *= top + 1
-        self.count = len(sizes)
-        for number, terms in enumerate(sizes):
-            weight = 1
-            for term in reversed(terms):
-                self._limb[term] = number, weight
-                weight *= most[term] + 1
-
-    def value(self, term: int, cost: Sequence[int]) -> int:
-        """The value of one term of a packed cost."""
-        limb, weight = self._limb[term]
-        return cost[limb] // weight % (self._most[term] + 1) * self._units[term]
-
-    def pack(self, values: Mapping[int, int]) -> Vector:
-        """By limb, the cost of these term values."""
-        found = [0] * self.count
-        for term, value in values.items():
-            limb, weight = self._limb[term]
-            found[limb] += weight * (value // self._units[term])
-        return tuple(found)
-
-
 def search(problem: Problem) -> Found | Infeasible | None:
     """The best counts, proven; None where the tables do not apply."""
     shape = tuple(problem.request.replicas + 1 for _ in problem.request.groups)
@@ -110,19 +55,21 @@ def search(problem: Problem) -> Found | Infeasible | None:
     limits = _limits(problem)
     if limits is None:
         return None
-    raw = _raw_options(problem)
+    raw = raw_options(problem)
     if raw is None:
         return None
-    leaves = sorted({item.leaf for item in problem.bins})
-    packing = _packing(problem, raw)
-    kinds = _kinds(problem, raw, packing, leaves)
-    if _work(kinds, len(leaves), prod(shape)) > WORK_MAX:
+    leaves = sorted(
+        leaves_worth(problem, raw, frozenset(limits.whole)) if not limits.equal else {item.leaf for item in problem.bins}
+    )
+    packed = packing(problem, raw)
+    nodes = kinds(problem, raw, packed, leaves)
+    if _work(nodes, len(leaves), prod(shape)) > WORK_MAX:
         return None
-    return _Tables(problem, packing, kinds, leaves, limits, shape).run()
+    return _Tables(problem, packed, nodes, leaves, limits, shape).run()
 
 
-def _work(kinds: Sequence[Kind], leaves: int, states: int) -> int:
-    steps = sum(max(map(len, kind.bins)) * len(kind.options) for kind in kinds)
+def _work(nodes: Sequence[Kind], leaves: int, states: int) -> int:
+    steps = sum(max(map(len, kind.bins)) * len(kind.options) for kind in nodes)
     return steps * leaves * states + leaves * states * states // 2
 
 
@@ -178,116 +125,6 @@ def _level_of(problem: Problem, zones: Zones) -> int | None:
     return None
 
 
-# --- options of one node ---
-
-Raw = dict[int, list[tuple[Vector, dict[int, int], int, tuple[tuple[int, int, int], ...]]]]  # by id of Ways
-
-
-def _raw_options(problem: Problem) -> Raw | None:
-    found: Raw = {}
-    for ways in problem.ways:
-        if id(ways) in found:
-            continue
-        mine = found[id(ways)] = []
-        for w, way in enumerate(ways.ways):
-            for whole in _splits(ways, way, problem.request.replicas):
-                vector = _vector(problem, whole)
-                if max(vector) > problem.request.replicas:
-                    continue
-                mine.append((vector, _terms(problem, ways, way, whole), w, whole))
-                if len(mine) > OPTIONS_MAX:
-                    return None
-    return found
-
-
-def _splits(ways: Ways, way: Way, replicas: int) -> Iterable[tuple[tuple[int, int, int], ...]]:
-    """All (item, group, how many) that use a node in this way."""
-    slots = [(i, g, item) for i, item in enumerate(ways.items) for g in item.groups]
-
-    def extend(at: int, left: int, counts: Vector) -> Iterable[tuple[tuple[int, int, int], ...]]:
-        if at == len(slots):
-            if left == 0 and not any(counts):
-                yield ()
-            return
-        i, g, item = slots[at]
-        most = min(left // item.size, replicas, counts[i] if counts else left)
-        for n in range(most + 1):
-            rest = (*counts[:i], counts[i] - n, *counts[i + 1 :]) if counts else counts
-            for tail in extend(at + 1, left - n * item.size, rest):
-                yield ((i, g, n), *tail) if n else tail
-
-    return extend(0, way.gpus, way.counts)
-
-
-def _vector(problem: Problem, whole: Iterable[tuple[int, int, int]]) -> Vector:
-    vector = [0] * len(problem.request.groups)
-    for _, g, n in whole:
-        vector[g] += n
-    return tuple(vector)
-
-
-def _terms(problem: Problem, ways: Ways, way: Way, whole: Iterable[tuple[int, int, int]]) -> dict[int, int]:
-    """What a node used so adds to each term; by position of the term."""
-    names = problem.ruler.names
-    preference = missing = 0
-    for i, g, n in whole:
-        item: Item = ways.items[i]
-        group = problem.request.groups[g]
-        preference += n * item.size * preference_step(group, item.spec)
-        missing += n * item.missing
-    nodes = names.index("nodes")
-    return {
-        0: preference,
-        nodes: 1,
-        nodes + 1: way.strength,
-        nodes + 2: way.cells,
-        nodes + 3: way.left,
-        len(names) - 2: missing + way.missing,
-        len(names) - 1: way.cut,
-    }
-
-
-def _packing(problem: Problem, raw: Raw) -> Packing:
-    """Units and greatest values of all terms: no more nodes are touched than there are instances."""
-    instances = problem.request.replicas * len(problem.request.groups)
-    terms: defaultdict[int, list[int]] = defaultdict(list)
-    for options in raw.values():
-        for _, values, _, _ in options:
-            for term, value in values.items():
-                terms[term].append(value)
-    units, most = [], []
-    for term, name in enumerate(problem.ruler.names):
-        if name.startswith(LEFT_IN):
-            units.append(1)
-            most.append(sum(problem.leaf_free))
-        elif term in terms:
-            unit = gcd(*terms[term]) or 1
-            units.append(unit)
-            most.append(instances * max(terms[term]) // unit)
-        else:
-            units.append(1)
-            most.append(instances * 2)
-    return Packing(units, most)
-
-
-def _kinds(problem: Problem, raw: Raw, packing: Packing, leaves: Sequence[int]) -> list[Kind]:
-    row = {leaf: at for at, leaf in enumerate(leaves)}
-    useful = problem.request.replicas * len(problem.request.groups)
-    bins: dict[int, list[list[int]]] = {}
-    for b, item in enumerate(problem.bins):
-        mine = bins.setdefault(id(problem.ways[b]), [[] for _ in leaves])[row[item.leaf]]
-        mine.extend([b] * min(item.count, useful - len(mine)))
-    found = []
-    for key, of_leaf in bins.items():
-        best: dict[Vector, Option] = {}
-        for vector, values, way, whole in raw[key]:
-            option = Option(vector, packing.pack(values), way, whole)
-            if vector not in best or option.cost < best[vector].cost:
-                best[vector] = option
-        found.append(Kind(tuple(best.values()), tuple(map(tuple, of_leaf))))
-    return found
-
-
 # --- tables ---
 
 
@@ -320,8 +157,10 @@ class _Tables:
     ) -> None:
         self._problem, self._packing, self._kinds = problem, packing, kinds
         self._leaves, self._limits, self._shape = leaves, limits, shape
+        self._full = prod(shape) - 1  # the flat state in which everything is placed
         self._steps: list[Step] = []
         self._levels: list[Level] = []
+        self._free: dict[int, Mapping[int, int]] = {}
         self._groups = len(problem.request.groups)
 
     def run(self) -> Found | Infeasible:
@@ -333,21 +172,94 @@ class _Tables:
             if at > 0:
                 tables, labels = self._merge(tables, domains, labels)
             self._close(tables, level, labels)
+            alone = self._alone(tables, at, labels)
+            if alone is not None:
+                self._keep_only(alone)
+                return self._found(tables, alone)
         if len(labels) > 1:
-            tables = self._merge_last(tables, labels)
-        if tables[0].reshape(len(tables[0]), -1)[0, -1] >= NONE:
+            tables, labels = self._merge(tables, [0] * len(labels), labels)
+        if not self._whole(tables) or tables[0].reshape(len(tables[0]), -1)[0, -1] >= NONE:
             return Infeasible()
-        return Found(self._counts(), None, self._packing.value(0, [int(limb.reshape(-1)[-1]) for limb in tables]))
+        return self._found(tables, 0)
 
-    def _empty(self, rows: int) -> Limbs:
+    def _whole(self, tables: Limbs) -> bool:
+        """Whether the tables go up to the whole job; those of leaf groups end at what a leaf group can hold."""
+        return prod(tables[0].shape[1:]) > self._full
+
+    def _found(self, tables: Limbs, row: int) -> Found:
+        cost = [int(limb[row].reshape(-1)[-1]) for limb in tables]
+        return Found(self._counts(), None, self._packing.value(0, cost))
+
+    def _alone(self, tables: Limbs, at: int, labels: Sequence[int]) -> int | None:
+        """The row of the domain that holds the whole job better than any two of this level could; None where there is none.
+
+        Two domains cost at least a 2 in the span of this level, whatever else, and a 1 in all wider ones.
+        """
+        if not self._whole(tables):
+            return None
+        last = [limb.reshape(len(labels), -1)[:, -1].tolist() for limb in tables]
+        fit = [row for row in range(len(labels)) if last[0][row] < NONE]
+        if not fit:
+            return None
+        names, level_names = self._problem.ruler.names, self._problem.ruler.level_names
+        span = [names.index(f"{name} spanned by the job") for name in level_names]
+        wider = [self._wider(at, labels[row]) for row in fit]
+        costs = [
+            tuple(limb[row] + more for limb, more in zip(last, each, strict=True))
+            for row, each in zip(fit, wider, strict=True)
+        ]
+        best = min(range(len(fit)), key=costs.__getitem__)
+        two = self._packing.pack({span[at]: 2} | dict.fromkeys(span[at + 1 :], 1))
+        return fit[best] if costs[best] < two else None
+
+    def _wider(self, at: int, leaf: int) -> Vector:
+        """What the domains above level number `at` will add to a job that lies wholly under this leaf group's."""
+        values: dict[int, int] = {}
+        ruler = self._problem.ruler
+        for level, name in zip(ruler.levels[at + 1 :], ruler.level_names[at + 1 :], strict=True):
+            job = ruler.names.index(f"{name} spanned by the job")
+            values |= {job: 1, job + 1: self._groups}
+            values[ruler.names.index(LEFT_IN + name)] = self._free_in(level)[
+                int(self._problem.snapshot.topology.domains[level][leaf])
+            ]
+        return self._packing.pack(values)
+
+    def _free_in(self, level: int) -> Mapping[int, int]:
+        """Free GPUs by domain of the level."""
+        if level not in self._free:
+            free: defaultdict[int, int] = defaultdict(int)
+            for domain, gpus in zip(
+                self._problem.snapshot.topology.domains[level].tolist(), self._problem.leaf_free, strict=True
+            ):
+                free[domain] += gpus
+            self._free[level] = free
+        return self._free[level]
+
+    def _keep_only(self, row: int) -> None:
+        merge = Merge({0: row}, {0: 0}, np.zeros((1, *self._shape), dtype=np.int32))
+        merge.choice.reshape(-1)[-1] = self._full
+        self._levels.append(Level([merge], {}))
+
+    def _empty(self, rows: int, shape: Vector) -> Limbs:
         """Nothing placed costs nothing; nothing else is known."""
-        limbs = [np.zeros((rows, *self._shape), dtype=np.int64) for _ in range(self._packing.count)]
+        limbs = [np.zeros((rows, *shape), dtype=np.int64) for _ in range(self._packing.count)]
         limbs[0][...] = NONE
         limbs[0].reshape(rows, -1)[:, 0] = 0
         return limbs
 
+    def _leaf_shape(self) -> Vector:
+        """With one group, no longer than the most that any leaf group holds."""
+        if self._groups > 1:
+            return self._shape
+        room = [0] * len(self._leaves)
+        for kind in self._kinds:
+            most = max(option.vector[0] for option in kind.options) if kind.options else 0
+            for row, bins in enumerate(kind.bins):
+                room[row] += most * len(bins)
+        return (min(self._full, max(room)) + 1,)
+
     def _leaf_tables(self) -> Limbs:
-        tables = self._empty(len(self._leaves))
+        tables = self._empty(len(self._leaves), self._leaf_shape())
         for kind in self._kinds:
             for position in range(max(map(len, kind.bins))):
                 rows = [row for row, bins in enumerate(kind.bins) if len(bins) > position]
@@ -372,7 +284,7 @@ class _Tables:
     ) -> None:
         """Entry n of `after` becomes entry n - vector of `before` plus cost, where that is better."""
         to = (slice(None), *(slice(n, None) for n in vector))
-        of = (slice(None), *(slice(0, size - n) for n, size in zip(vector, self._shape, strict=True)))
+        of = (slice(None), *(slice(0, max(0, size - n)) for n, size in zip(vector, after[0].shape[1:], strict=True)))
         offered = [limb[of] + each for limb, each in zip(before, cost, strict=True)]
         standing = [limb[to] for limb in after]
         better = offered[-1] < standing[-1]
@@ -391,10 +303,8 @@ class _Tables:
         job = names.index(f"{problem.ruler.level_names[at]} spanned by the job")
         left = names.index(LEFT_IN + problem.ruler.level_names[at])
         domain = problem.snapshot.topology.domains[level]
-        free: defaultdict[int, int] = defaultdict(int)
-        for leaf, gpus in enumerate(problem.leaf_free):
-            free[int(domain[leaf])] += gpus
-        numbers = np.indices(self._shape)
+        free = self._free_in(level)
+        numbers = np.indices(tables[0].shape[1:])
         something = numbers.any(axis=0)
         for row, label in enumerate(labels):
             each = self._packing.pack({job: 1, left: free[int(domain[label])]})
@@ -413,42 +323,56 @@ class _Tables:
         """Tables of domains from those of their parts; also one leaf group of each, to know it by."""
         order = list(dict.fromkeys(domains))
         parts = [[row for row, domain in enumerate(domains) if domain == wanted] for wanted in order]
-        merged = self._empty(len(order))
-        merges = [self._add_part(merged, tables, parts, position) for position in range(max(map(len, parts)))]
+        merged = self._empty(len(order), self._shape)
+        ranges = self._ranges(tables, parts) if self._groups == 1 else []
+        merges = [self._add_part(merged, tables, parts, position, ranges) for position in range(max(map(len, parts)))]
         self._levels.append(Level(merges, {row: at for at, mine in enumerate(parts) for row in mine}))
         return merged, [labels[mine[0]] for mine in parts]
 
-    def _add_part(self, merged: Limbs, tables: Limbs, parts: Sequence[Sequence[int]], position: int) -> Merge:
+    def _ranges(self, tables: Limbs, parts: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
+        """With one group, by domain and position: from how many instances to how many the table is needed once that part is in it.
+        No more than its parts hold, and no fewer than all other parts, of all domains, leave over."""
+        room = [int(np.flatnonzero(row < NONE)[-1]) for row in tables[0]]
+        total = sum(room)
+        found: list[list[tuple[int, int]]] = []
+        for mine in parts:
+            held = 0
+            found.append([])
+            for row in mine:
+                held += room[row]
+                found[-1].append((max(0, self._full - (total - held)), min(self._full, held)))
+        return found
+
+    def _add_part(
+        self,
+        merged: Limbs,
+        tables: Limbs,
+        parts: Sequence[Sequence[int]],
+        position: int,
+        ranges: Sequence[Sequence[tuple[int, int]]],
+    ) -> Merge:
         rows = [at for at, mine in enumerate(parts) if len(mine) > position]
         below = [parts[at][position] for at in rows]
         before = [limb[rows] for limb in merged]
         after = [limb.copy() for limb in before]
         choice = np.zeros(after[0].shape, dtype=np.int32)
         part = [limb[below].reshape(len(rows), -1) for limb in tables]
-        lift = (slice(None), *(None for _ in self._shape))
-        for state in np.flatnonzero((part[0] < NONE).any(axis=0)).tolist():
-            if state:
-                vector = tuple(int(n) for n in np.unravel_index(state, self._shape))
-                self._offer(after, before, choice, vector, [limb[:, state][lift] for limb in part], state)
+        if self._groups == 1:
+            for row, at in enumerate(rows):
+                _add_counts(row, after, before, part, choice, ranges[at][position])
+        else:
+            lift = (slice(None), *(None for _ in self._shape))
+            for state in np.flatnonzero((part[0] < NONE).any(axis=0)).tolist():
+                if state:
+                    vector = tuple(int(n) for n in np.unravel_index(state, self._shape))
+                    self._offer(after, before, choice, vector, [limb[:, state][lift] for limb in part], state)
         for limb, new in zip(merged, after, strict=True):
             limb[rows] = new
         return Merge(dict(zip(rows, below, strict=True)), {row: i for i, row in enumerate(rows)}, choice)
 
-    def _merge_last(self, tables: Limbs, labels: Sequence[int]) -> Limbs:
-        """All domains into one. Where one alone holds the job on its preferred GPUs, two can only be worse."""
-        last = [limb.reshape(len(labels), -1)[:, -1].tolist() for limb in tables]
-        best = min(range(len(labels)), key=lambda row: tuple(limb[row] for limb in last))
-        job = self._problem.ruler.names.index(f"{self._problem.ruler.level_names[-1]} spanned by the job")
-        if tuple(limb[best] for limb in last) < self._packing.pack({job: 2}):
-            merge = Merge({0: best}, {0: 0}, np.zeros((1, *self._shape), dtype=np.int32))
-            merge.choice.reshape(-1)[-1] = prod(self._shape) - 1
-            self._levels.append(Level([merge], {}))
-            return [limb[best : best + 1] for limb in tables]
-        return self._merge(tables, [0] * len(labels), labels)[0]
-
     def _counts(self) -> Counts:
         """Back down from the full vector in the one last domain."""
-        wanted = {0: prod(self._shape) - 1}
+        wanted = {0: self._full}
         for level in reversed(self._levels):
             below: dict[int, int] = {}
             for merge in reversed(level.merges):
@@ -477,3 +401,29 @@ class _Tables:
     def _minus(self, state: int, share: int) -> int:
         """Flat states subtract digit by digit, and no digit of the share is greater."""
         return state - share
+
+
+def _add_counts(
+    row: int, after: Limbs, before: Limbs, part: Limbs, choice: npt.NDArray[np.int32], needed: tuple[int, int]
+) -> None:
+    """As _offer for every state of the part at once, where a state is one number: entry n becomes the best of before[n - k] + part[k],
+    for the n from needed[0] to needed[1]."""
+    first, last = needed
+    shares = np.flatnonzero(part[0][row] < NONE)
+    padding = int(shares[-1])
+    width = last - first + 1
+    if width <= 0:
+        return
+    equal: npt.NDArray[np.bool_] | None = None
+    for number, (old, mine) in enumerate(zip(before, part, strict=True)):
+        padded = np.concatenate((np.full(padding, 0 if number else NONE, dtype=np.int64), old[row]))[
+            first : last + padding + 1
+        ]
+        offered = np.lib.stride_tricks.sliding_window_view(padded, width)[padding - shares] + mine[row][shares, None]
+        if equal is not None:
+            offered[~equal] = NONE
+        best = offered.min(axis=0)
+        after[number][row, first : last + 1] = best if number else np.minimum(best, NONE)
+        equal = offered == best
+    assert equal is not None
+    choice[row, first : last + 1] = shares[equal.argmax(axis=0)]
