@@ -24,11 +24,11 @@ from fmsched.place.cpsat import Counts, Found, Infeasible
 from fmsched.place.objective import LEFT_IN
 from fmsched.place.options import Kind, Packing, Vector, kinds, packing, raw_options
 from fmsched.place.problem import Problem
-from fmsched.place.worth import leaves_worth
+from fmsched.place.worth import Worth, leaves_worth
 from fmsched.place.zones import Zones
 
-STATES_MAX = 4096  # entries of one table: the product of (replicas + 1) over the groups
-WORK_MAX = 60_000_000  # table entries touched: about a second
+STATES_MAX = 8192  # entries of one table: the product of (replicas + 1) over the groups
+WORK_MAX = 100_000_000  # table entries touched: about a second
 NONE = 1 << 61  # no such placement; a sum of two still fits 64 bits
 
 Ints = npt.NDArray[np.int64]
@@ -58,19 +58,54 @@ def search(problem: Problem) -> Found | Infeasible | None:
     raw = raw_options(problem)
     if raw is None:
         return None
-    leaves = sorted(
-        leaves_worth(problem, raw, frozenset(limits.whole)) if not limits.equal else {item.leaf for item in problem.bins}
-    )
+    worth = Worth(frozenset(item.leaf for item in problem.bins))
+    if not limits.equal:
+        worth = leaves_worth(problem, raw, frozenset(limits.whole))
+    leaves = sorted(worth.leaves)
     packed = packing(problem, raw)
     nodes = kinds(problem, raw, packed, leaves)
-    if _work(nodes, len(leaves), prod(shape)) > WORK_MAX:
+    if _work(problem, nodes, leaves, shape) > WORK_MAX:
         return None
-    return _Tables(problem, packed, nodes, leaves, limits, shape).run()
+    return _Tables(problem, packed, nodes, worth, limits, shape).run()
 
 
-def _work(nodes: Sequence[Kind], leaves: int, states: int) -> int:
-    steps = sum(max(map(len, kind.bins)) * len(kind.options) for kind in nodes)
-    return steps * leaves * states + leaves * states * states // 2
+def _work(problem: Problem, nodes: Sequence[Kind], leaves: Sequence[int], shape: Vector) -> int:
+    """Table entries that will be touched, about."""
+    steps = sum(max(map(len, kind.bins)) * len(kind.options) for kind in nodes) * len(leaves)
+    if len(shape) > 1:
+        states = prod(shape)
+        return steps * states + len(leaves) * states * states // 2
+    room = rooms(nodes, len(leaves))
+    work = steps * min(shape[0], max(room, default=0) + 1)
+    full = shape[0] - 1
+    for level in [*problem.ruler.levels[1:], None]:
+        domains = [0 if level is None else int(problem.snapshot.topology.domains[level][leaf]) for leaf in leaves]
+        held: dict[int, int] = {}
+        for domain, size in zip(domains, room, strict=True):
+            held[domain] = held.get(domain, 0) + size
+            first, last = _needed(full, sum(room), held[domain])
+            work += min(size, full) * max(0, last - first + 1)
+        leaves, room = (
+            list({domain: leaf for leaf, domain in zip(leaves, domains, strict=True)}.values()),
+            list(held.values()),
+        )
+    return work
+
+
+def _needed(full: int, total: int, held: int) -> tuple[int, int]:
+    """With one group: from how many instances to how many a table is needed that holds `held` of the `total` that all parts can hold. No
+    more than it holds, and no fewer than all other parts leave over."""
+    return max(0, full - (total - held)), min(full, held)
+
+
+def rooms(nodes: Sequence[Kind], leaves: int) -> list[int]:
+    """With one group: by leaf group, how many instances its nodes hold."""
+    room = [0] * leaves
+    for kind in nodes:
+        most = max((option.vector[0] for option in kind.options), default=0)
+        for row, bins in enumerate(kind.bins):
+            room[row] += most * len(bins)
+    return room
 
 
 # --- what applies ---
@@ -143,6 +178,15 @@ class Level:
     domain_of: dict[int, int]  # row below → row here
 
 
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """With one group: entries `first` to `last` of a domain's table; of the part that is added, no instance or at least `least`."""
+
+    first: int
+    last: int
+    least: int
+
+
 class _Tables:
     """The tables of one request, and the way back from the best entry to counts."""
 
@@ -151,12 +195,13 @@ class _Tables:
         problem: Problem,
         packing: Packing,
         kinds: Sequence[Kind],
-        leaves: Sequence[int],
+        worth: Worth,
         limits: Limits,
         shape: Vector,
     ) -> None:
         self._problem, self._packing, self._kinds = problem, packing, kinds
-        self._leaves, self._limits, self._shape = leaves, limits, shape
+        self._worth, self._limits, self._shape = worth, limits, shape
+        self._leaves = sorted(worth.leaves)
         self._full = prod(shape) - 1  # the flat state in which everything is placed
         self._steps: list[Step] = []
         self._levels: list[Level] = []
@@ -170,14 +215,14 @@ class _Tables:
         for at, level in enumerate(levels):
             domains = [int(topology.domains[level][leaf]) for leaf in labels]
             if at > 0:
-                tables, labels = self._merge(tables, domains, labels)
+                tables, labels = self._merge(tables, domains, labels, at - 1)
             self._close(tables, level, labels)
             alone = self._alone(tables, at, labels)
             if alone is not None:
                 self._keep_only(alone)
                 return self._found(tables, alone)
         if len(labels) > 1:
-            tables, labels = self._merge(tables, [0] * len(labels), labels)
+            tables, labels = self._merge(tables, [0] * len(labels), labels, len(levels) - 1)
         if not self._whole(tables) or tables[0].reshape(len(tables[0]), -1)[0, -1] >= NONE:
             return Infeasible()
         return self._found(tables, 0)
@@ -251,12 +296,7 @@ class _Tables:
         """With one group, no longer than the most that any leaf group holds."""
         if self._groups > 1:
             return self._shape
-        room = [0] * len(self._leaves)
-        for kind in self._kinds:
-            most = max(option.vector[0] for option in kind.options) if kind.options else 0
-            for row, bins in enumerate(kind.bins):
-                room[row] += most * len(bins)
-        return (min(self._full, max(room)) + 1,)
+        return (min(self._full, max(rooms(self._kinds, len(self._leaves)))) + 1,)
 
     def _leaf_tables(self) -> Limbs:
         tables = self._empty(len(self._leaves), self._leaf_shape())
@@ -319,28 +359,33 @@ class _Tables:
             tables[0][:, numbers[first] != numbers[second]] = NONE
         tables[0][tables[0] >= NONE] = NONE
 
-    def _merge(self, tables: Limbs, domains: Sequence[int], labels: Sequence[int]) -> tuple[Limbs, list[int]]:
-        """Tables of domains from those of their parts; also one leaf group of each, to know it by."""
+    def _merge(self, tables: Limbs, domains: Sequence[int], labels: Sequence[int], below: int) -> tuple[Limbs, list[int]]:
+        """Tables of domains from those of their parts, which are of level number `below`; also one leaf group of each, to know it by."""
         order = list(dict.fromkeys(domains))
         parts = [[row for row, domain in enumerate(domains) if domain == wanted] for wanted in order]
         merged = self._empty(len(order), self._shape)
-        ranges = self._ranges(tables, parts) if self._groups == 1 else []
+        ranges = self._ranges(tables, parts, below) if self._groups == 1 else []
         merges = [self._add_part(merged, tables, parts, position, ranges) for position in range(max(map(len, parts)))]
         self._levels.append(Level(merges, {row: at for at, mine in enumerate(parts) for row in mine}))
         return merged, [labels[mine[0]] for mine in parts]
 
-    def _ranges(self, tables: Limbs, parts: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
-        """With one group, by domain and position: from how many instances to how many the table is needed once that part is in it.
-        No more than its parts hold, and no fewer than all other parts, of all domains, leave over."""
+    def _ranges(self, tables: Limbs, parts: Sequence[Sequence[int]], below: int) -> list[list[Needed]]:
+        """With one group, by domain and position: what is needed of the part, and of the domain's table once it is in it."""
         room = [int(np.flatnonzero(row < NONE)[-1]) for row in tables[0]]
         total = sum(room)
-        found: list[list[tuple[int, int]]] = []
+        found: list[list[Needed]] = []
         for mine in parts:
             held = 0
             found.append([])
+            largest = sorted((room[row] for row in mine), reverse=True)[: self._worth.number]
             for row in mine:
                 held += room[row]
-                found[-1].append((max(0, self._full - (total - held)), min(self._full, held)))
+                least = 1
+                if below == self._worth.level:
+                    # Exactly so many parts hold the job: with the others full, this one holds the rest.
+                    others = sum(largest) - (room[row] if room[row] >= largest[-1] else largest[-1])
+                    least = max(1, self._full - others)
+                found[-1].append(Needed(*_needed(self._full, total, held), least))
         return found
 
     def _add_part(
@@ -349,7 +394,7 @@ class _Tables:
         tables: Limbs,
         parts: Sequence[Sequence[int]],
         position: int,
-        ranges: Sequence[Sequence[tuple[int, int]]],
+        ranges: Sequence[Sequence[Needed]],
     ) -> Merge:
         rows = [at for at, mine in enumerate(parts) if len(mine) > position]
         below = [parts[at][position] for at in rows]
@@ -403,13 +448,12 @@ class _Tables:
         return state - share
 
 
-def _add_counts(
-    row: int, after: Limbs, before: Limbs, part: Limbs, choice: npt.NDArray[np.int32], needed: tuple[int, int]
-) -> None:
+def _add_counts(row: int, after: Limbs, before: Limbs, part: Limbs, choice: npt.NDArray[np.int32], needed: Needed) -> None:
     """As _offer for every state of the part at once, where a state is one number: entry n becomes the best of before[n - k] + part[k],
-    for the n from needed[0] to needed[1]."""
-    first, last = needed
+    for the n that are needed."""
+    first, last = needed.first, needed.last
     shares = np.flatnonzero(part[0][row] < NONE)
+    shares = shares[(shares == 0) | (shares >= needed.least)]
     padding = int(shares[-1])
     width = last - first + 1
     if width <= 0:

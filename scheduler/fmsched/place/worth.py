@@ -9,17 +9,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from fmsched.place.options import Raw
 from fmsched.place.problem import Problem
 
 
-def leaves_worth(problem: Problem, raw: Raw, whole: frozenset[int]) -> set[int]:
-    """The leaf groups that some best placement may use. `whole`: levels in one domain of which the job must lie.
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """The leaf groups that some best placement may use. Where it takes several domains of a level inside one wider domain, how many it
+    takes: `level` is the position in ruler.levels (-1: not known), `number` how many."""
 
-    All of them where the job has several groups, or does not fit on its most preferred GPUs.
+    leaves: frozenset[int]
+    level: int = -1
+    number: int = 0
+
+
+def leaves_worth(problem: Problem, raw: Raw, whole: frozenset[int]) -> Worth:
+    """`whole`: levels in one domain of which the job must lie.
+
+    All leaf groups where the job has several groups, or does not fit on its most preferred GPUs.
     """
-    every = {item.leaf for item in problem.bins}
+    every = Worth(frozenset(item.leaf for item in problem.bins))
     if len(problem.request.groups) > 1:
         return every
     room = _room(problem, raw)
@@ -40,11 +51,12 @@ def leaves_worth(problem: Problem, raw: Raw, whole: frozenset[int]) -> set[int]:
                 if number == best
                 for part in _of_use(problem, room, mine, best)
             ]
-            return {leaf for part in kept for leaf in part}
+            return Worth(frozenset(leaf for part in kept for leaf in part), at, best)
         candidates = [
             part for mine in parts for part in mine if sum(room[leaf] for leaf in part) >= problem.request.replicas
         ]
-    return {leaf for leaves in candidates for leaf in leaves} or every
+    found = frozenset(leaf for leaves in candidates for leaf in leaves)
+    return Worth(found) if found else every
 
 
 def _room(problem: Problem, raw: Raw) -> dict[int, int]:
