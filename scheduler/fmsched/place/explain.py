@@ -22,6 +22,7 @@ from fmsched.place.atoms import PASSING, Atom, Constraint, atoms_of, lift
 from fmsched.place.cpsat import Found, feasible
 from fmsched.place.objective import Ruler, ruler_of
 from fmsched.place.problem import problem_of
+from fmsched.place.room import fits
 
 # Jobs, GPUs or nodes tried one by one as the single thing whose return would help; beyond it they are tried together.
 SINGLES_MAX = 6
@@ -44,10 +45,13 @@ class _Oracle:
     def judge(self, snapshot: Snapshot, request: Request) -> bool | None:
         """The same outside the count of solves: what must be known even where no reasons are asked for."""
         narrow = problem_of(snapshot, request, self._ruler, spanning=False)
-        if isinstance(tables.search(narrow), Found):
+        counted = fits(narrow)
+        if counted or (counted is None and isinstance(tables.search(narrow), Found)):
             return True
         wide = problem_of(snapshot, request, self._ruler)
-        answer = feasible(wide, self._seconds)
+        answer = fits(wide)
+        if answer is None:
+            answer = feasible(wide, self._seconds)
         return None if answer is False and not wide.exact else answer
 
 
