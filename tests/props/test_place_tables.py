@@ -9,7 +9,7 @@ import pytest
 from fmsched.model.job import GroupKind, Reach, Request, ResourceGroup
 from fmsched.model.placement import Budget, Placement, Unplaceable
 from fmsched.model.snapshot import Snapshot
-from fmsched.place import tables
+from fmsched.place import spanning, tables
 from fmsched.place.check import check
 from fmsched.place.solve import solve
 from fmsched.topology.clusterfile import ClusterFile, parse, to_snapshot
@@ -51,3 +51,25 @@ def test_the_count_model_finds_no_better_placement_than_the_tables(seed: int, mo
     assert ours.objective.value <= theirs.objective.value
     if theirs.objective.optimal:
         assert ours.objective.value == theirs.objective.value
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nor_for_instances_that_are_larger_than_a_node(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(1000 + seed)
+    found = parse(generate(Plan(2, 2, 4, "hgx-h100", chance.choice([0.0, 0.3, 0.6])), chance))
+    assert isinstance(found, ClusterFile)
+    snapshot = to_snapshot(found)
+    free = sum(len(snapshot.free_indices(node.name)) for node in snapshot.topology.nodes)
+    cell = chance.choice([9, 12, 16, 24])
+    group = ResourceGroup("cell", GroupKind.TENSOR_PARALLEL, cell, reach=Reach(chance.choice([1, 3, 5])))
+    asked = Request("job", (group,), max(1, round(chance.random() * free / cell)))
+    ours = solve(snapshot, asked, Budget())
+    monkeypatch.setattr(spanning, "search", lambda _: None)
+    theirs = solve(snapshot, asked, Budget(deterministic_s=30.0))
+    assert type(ours) is type(theirs)
+    if isinstance(ours, Placement) and isinstance(theirs, Placement):
+        assert not check(snapshot, asked, ours)
+        assert ours.objective.value <= theirs.objective.value
+        if theirs.objective.optimal:
+            assert ours.objective.optimal
+            assert ours.objective.value == theirs.objective.value

@@ -9,7 +9,8 @@
 2. counts.py states all hard rules over counts: so many nodes of this bin used that way. GPUs and ranks do not appear, so equal
    nodes, replicas and GPUs cost no search, and the model is exact, also where instance sizes do not divide one another.
 3. cpsat.py minimises the terms of objective.py one after the other; each proven optimum binds the later stages. Where
-   instances keep to nodes and groups are few, tables.py answers the same question by dynamic programming, exact and faster.
+   instances keep to nodes and groups are few, tables.py answers the same question by dynamic programming, exact and faster;
+   where every instance is larger than a node, spanning.py asks the tables GPU by GPU.
 4. realise.py picks nodes, GPU sets and instances, all of equal worth; ranks.py orders them.
 5. The terms are then measured on the finished placement, not taken from the solver, and the proven bound stands beside them.
 
@@ -23,7 +24,7 @@ from dataclasses import replace
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, Verdict
 from fmsched.model.snapshot import Snapshot
-from fmsched.place import tables
+from fmsched.place import spanning, tables
 from fmsched.place.cpsat import Found, Infeasible, LimitReached, search
 from fmsched.place.measure import measure
 from fmsched.place.objective import Ruler, left_out, objective, ruler_of, terms_max, weights
@@ -67,7 +68,7 @@ def _search(
     wide = problem_of(snapshot, request, ruler)
     if not wide.spans:
         return narrow, found
-    wider = search(wide, scale, budget.deterministic_s)
+    wider = spanning.search(wide) or search(wide, scale, budget.deterministic_s)
     if isinstance(found, Found) and isinstance(wider, LimitReached):
         return narrow, replace(found, bound=0)  # a placement all the same, of which nothing is proven
     return wide, wider

@@ -45,8 +45,11 @@ class Step:
     choice: npt.NDArray[np.int16]
 
 
-def search(problem: Problem) -> Found | Infeasible | None:
-    """The best counts, proven; None where the tables do not apply."""
+def search(problem: Problem, unit: int = 1) -> Found | Infeasible | None:
+    """The best counts, proven; None where the tables do not apply.
+
+    unit    with one group: every leaf group takes a multiple of so many instances
+    """
     shape = tuple(problem.request.replicas + 1 for _ in problem.request.groups)
     if not problem.bins or prod(shape) > STATES_MAX:
         return None
@@ -60,13 +63,13 @@ def search(problem: Problem) -> Found | Infeasible | None:
         return None
     worth = Worth(frozenset(item.leaf for item in problem.bins))
     if not limits.equal:
-        worth = leaves_worth(problem, raw, frozenset(limits.whole))
+        worth = leaves_worth(problem, raw, frozenset(limits.whole), unit)
     leaves = sorted(worth.leaves)
     packed = packing(problem, raw)
     nodes = kinds(problem, raw, packed, leaves)
     if _work(problem, nodes, leaves, shape) > WORK_MAX:
         return None
-    return _Tables(problem, packed, nodes, worth, limits, shape).run()
+    return _Tables(problem, packed, nodes, worth, limits, shape, unit).run()
 
 
 def _work(problem: Problem, nodes: Sequence[Kind], leaves: Sequence[int], shape: Vector) -> int:
@@ -198,10 +201,12 @@ class _Tables:
         worth: Worth,
         limits: Limits,
         shape: Vector,
+        unit: int,
     ) -> None:
         self._problem, self._packing, self._kinds = problem, packing, kinds
         self._worth, self._limits, self._shape = worth, limits, shape
         self._leaves = sorted(worth.leaves)
+        self._unit = unit
         self._full = prod(shape) - 1  # the flat state in which everything is placed
         self._steps: list[Step] = []
         self._levels: list[Level] = []
@@ -210,6 +215,8 @@ class _Tables:
 
     def run(self) -> Found | Infeasible:
         tables = self._leaf_tables()
+        if self._unit > 1:
+            tables[0][:, np.arange(tables[0].shape[1]) % self._unit != 0] = NONE
         topology, levels = self._problem.snapshot.topology, self._problem.ruler.levels
         labels = list(self._leaves)
         for at, level in enumerate(levels):

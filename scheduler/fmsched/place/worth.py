@@ -25,15 +25,15 @@ class Worth:
     number: int = 0
 
 
-def leaves_worth(problem: Problem, raw: Raw, whole: frozenset[int]) -> Worth:
-    """`whole`: levels in one domain of which the job must lie.
+def leaves_worth(problem: Problem, raw: Raw, whole: frozenset[int], unit: int = 1) -> Worth:
+    """`whole`: levels in one domain of which the job must lie. Every leaf group takes a multiple of `unit` instances.
 
     All leaf groups where the job has several groups, or does not fit on its most preferred GPUs.
     """
     every = Worth(frozenset(item.leaf for item in problem.bins))
     if len(problem.request.groups) > 1:
         return every
-    room = _room(problem, raw)
+    room = {leaf: size - size % unit for leaf, size in _room(problem, raw).items()}
     candidates: list[Sequence[int]] = [sorted(room)]
     levels = problem.ruler.levels
     for at in reversed(range(len(levels))):
