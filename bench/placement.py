@@ -128,7 +128,9 @@ def draw(samples: Sequence[Sample], path: Path) -> None:
     for gang in sorted({sample.gang for sample in samples}):
         times = sorted(sample.seconds * 1e3 for sample in samples if sample.gang == gang)
         axes.step(times, [(i + 1) / len(times) for i in range(len(times))], where="post", label=f"{gang} GPUs")
-    axes.set(xscale="log", xlabel="time of one placement, ms", ylabel="share of requests", title="Time to a proven placement")
+    axes.set(
+        xscale="log", xlabel="time of one placement, ms", ylabel="share of requests", title="Time to a proven placement"
+    )
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=120, bbox_inches="tight")
@@ -162,7 +164,7 @@ def main() -> None:
                 str(gang or "all"), str(cell or "all"), str(row["requests"]), str(row["placed"]), f"{row['p50_s'] * 1e3:.1f} ms",
                 f"{row['p99_s'] * 1e3:.1f} ms", f"{row['max_s'] * 1e3:.1f} ms", f"{row['proven_share']:.1%}", f"{row['gap_max']:.2%}",
             )  # fmt: skip
-    Console(stderr=args.json).print(table)
+    Console(stderr=args.json, width=110).print(table)
     if args.picture:
         draw(samples, args.picture)
     if args.json:

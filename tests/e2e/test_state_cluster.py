@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from fmagent.register import LEASE_TTL_PERIODS
 from fmclient import Client, errors
 from fmproto import keys
 from fmproto.channel import client_options
@@ -23,7 +24,7 @@ from fmproto.v1 import job_pb2 as pb
 from fmproto.v1 import scheduler_pb2, scheduler_pb2_grpc
 from fmsched.offline.local import LocalCluster, find_etcd
 from tests.support.etcd import etcdctl_binary
-from tests.support.live import NODES, alive, live, manifest, ready, record, starts, state, until
+from tests.support.live import NODES, TIMEOUTS, alive, live, manifest, ready, record, starts, state, until
 
 
 def etcdctl(cluster: LocalCluster, *words: str) -> str:
@@ -228,17 +229,47 @@ def test_state_04_all_leases_gone_at_once(tmp_path: Path) -> None:
         client.wait("gang", until="ended", timeout_s=30)
 
 
-def test_state_05_idle_clients_are_not_cut_off_for_their_pings(tmp_path: Path) -> None:
-    """Forty idle watches that ping as often as our clients may: no GOAWAY within several ping intervals."""
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_state_04_a_store_that_restarts_again_and_again_hides_no_dead_node(tmp_path: Path) -> None:
+    """Each restart starts the dead node's lease afresh, so its key never goes. Its beat stands still all the same, and counts in
+    the time that the store was there: its gang is placed again within twice the normal time."""
+    period_s = 5.0  # the default: an etcd that is back in a second is there for most of the time
+    ttl_s = LEASE_TTL_PERIODS * period_s
+    with live(tmp_path / "cluster", nodes=("n1", "n2"), period_s=period_s) as (local, client):
+        client.submit(manifest("gang", record(tmp_path, "sleep 600"), gpus=8))
+        client.wait("gang", until="running", timeout_s=30)
+        (dead,) = client.get("gang").status.nodes
+        until("its ranks have started", lambda: len(starts(tmp_path)) == 8)
+        local.part(f"agent-{dead}").kill()
+        began_s = time.monotonic()
+        while client.get("gang").status.attempt == 1:
+            assert time.monotonic() - began_s < 2 * TIMEOUTS["node_lost_after_s"], client.get("gang").status
+            time.sleep(ttl_s / 2)
+            local.part("etcd").kill()
+            local.start_etcd()
+        assert etcdctl(local, "get", "--keys-only", keys.alive(dead)), "its key is still there: the restarts kept it"
+        job = client.wait("gang", until="running", timeout_s=60)
+        assert (job.status.attempt, dead in job.status.nodes) == (2, False)
+        client.cancel("gang")
+        client.wait("gang", until="ended", timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    ("clients", "idle_s"),
+    [(40, 25.0), pytest.param(200, 600.0, marks=[pytest.mark.slow, pytest.mark.timeout(800)])],
+)
+def test_state_05_idle_clients_are_not_cut_off_for_their_pings(tmp_path: Path, clients: int, idle_s: float) -> None:
+    """Idle watches that ping as often as our clients may: no GOAWAY within many ping intervals."""
     with live(tmp_path / "cluster", nodes=("n1",)) as (local, client):
         address = local.server
         options = [(name, value) for name, value in client_options() if name != "grpc.keepalive_time_ms"]
         options += [("grpc.keepalive_time_ms", 5_500), ("grpc.use_local_subchannel_pool", 1)]
-        channels = [grpc.insecure_channel(address, options=options) for _ in range(40)]
+        channels = [grpc.insecure_channel(address, options=options) for _ in range(clients)]
         watches = [
             scheduler_pb2_grpc.SchedulerStub(channel).WatchJobs(scheduler_pb2.WatchJobsRequest()) for channel in channels
         ]
-        time.sleep(25)
+        time.sleep(idle_s)
         assert all(watch.is_active() for watch in watches), [w.details() for w in watches if not w.is_active()]
         client.submit(manifest("seen", "true"))
         for watch in watches:

@@ -71,8 +71,10 @@ spec:
 
 
 @contextmanager
-def live(root: Path, *, nodes: tuple[str, ...] = NODES, **options: object) -> Iterator[tuple[LocalCluster, Client]]:
-    """The cluster with every node ready, and a client."""
+def live(
+    root: Path, *, nodes: tuple[str, ...] = NODES, period_s: float = 1.0, **options: object
+) -> Iterator[tuple[LocalCluster, Client]]:
+    """The cluster with every node ready, and a client. `period_s`: of the agents."""
     root.mkdir(parents=True, exist_ok=True)
     cluster_file = root / "cluster.yaml"
     cluster_file.write_text(CLUSTER)
@@ -80,7 +82,7 @@ def live(root: Path, *, nodes: tuple[str, ...] = NODES, **options: object) -> It
         root,
         cluster_file,
         nodes,
-        agent={"period_s": 1.0, "fence_after_s": 30.0, "fence_grace_s": 5.0},
+        agent={"period_s": period_s, "fence_after_s": 30.0, "fence_grace_s": 5.0},
         scheduler={"timeouts": TIMEOUTS, "etcd": {"election_ttl_s": 3.0}},
         **options,  # type: ignore[arg-type]
     )
