@@ -1,5 +1,6 @@
-"""Whether a job fits at all, by counting: exact for jobs of one group, and far cheaper than any search. What explanations ask again and
-again. Of jobs of several groups counting can only tell that they do not fit.
+"""Whether a job fits at all, by counting: exact where it answers, and far cheaper than any search. What explanations ask again and again.
+
+It answers for jobs of one group, and for cells beside smaller instances (8 + 1) of which one group may be bound to a zone.
 
 On one node, instances of one group lie side by side without harm, so nodes hold what they hold, and a zone holds the sum. Instances that
 may span nodes take any GPUs of one model in their zone (and NVLink domain) where all GPUs of a node are alike: then the pool's GPUs,
@@ -18,8 +19,10 @@ def fits(problem: Problem) -> bool | None:
     """Whether the request has a placement; None where counting cannot tell."""
     if _short_of_gpus(problem):
         return False
-    if len(problem.request.groups) > 1 or not all(ways.exact for ways in problem.ways):
+    if not all(ways.exact for ways in problem.ways):
         return None
+    if len(problem.request.groups) > 1:
+        return _two_sizes_fit(problem)
     room = _room_by_zone(problem)
     if room is None:
         return None
@@ -33,6 +36,43 @@ def _short_of_gpus(problem: Problem) -> bool:
     for size in sizes:
         asked = request.replicas * sum(group.gpus // size for group in request.groups)
         if asked > sum(item.count * (len(item.free) // size) for item in problem.bins):
+            return True
+    return False
+
+
+def _two_sizes_fit(problem: Problem) -> bool | None:
+    """Groups of two sizes, the larger a multiple of the smaller, any GPU for any of them; one group of the smaller size may have to
+    lie in one zone. Then the larger ones go elsewhere first, and what they leave of a zone is counted."""
+    groups, replicas = problem.request.groups, problem.request.replicas
+    bound = [g for g, zones in enumerate(problem.group_zones) if zones is not None and zones.count > 1]
+    sizes = sorted({group.gpus for group in groups})
+    alike = all(
+        ways.chain and {g for item in ways.items for g in item.groups} == set(range(len(groups))) for ways in problem.ways
+    )
+    if problem.spans or problem.stages or not alike or len(sizes) > 2 or len(bound) > 1:
+        return None
+    small, large = sizes[0], sizes[-1]
+    if not bound:
+        return True  # sizes that divide one another fit exactly when there is room for each size, which was seen
+    zones = problem.group_zones[bound[0]]
+    if zones is None or not zones.complete or groups[bound[0]].gpus != small:
+        return None
+    # What is not bound, but of the small size, counts with the large ones only where there is one size in all.
+    loose = sum(group.gpus == small for group in groups) - 1
+    if loose and small != large:
+        return None
+    cells = replicas * (loose if small == large else sum(group.gpus == large for group in groups))
+    inside: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))  # by zone: room for cells, for small ones
+    total = 0
+    for b, item in enumerate(problem.bins):
+        room = item.count * (len(item.free) // large), item.count * (len(item.free) // small)
+        total += room[0]
+        for zone in zones.of_bin[b]:
+            before = inside[zone]
+            inside[zone] = before[0] + room[0], before[1] + room[1]
+    for for_cells, for_small in inside.values():
+        here = max(0, cells - (total - for_cells))
+        if here <= for_cells and for_small - here * (large // small) >= replicas:
             return True
     return False
 
