@@ -71,12 +71,13 @@ def atoms_of(snapshot: Snapshot, request: Request) -> tuple[Atom, ...]:
 def lift(snapshot: Snapshot, request: Request, atoms: Collection[Atom]) -> tuple[Snapshot, Request]:
     """The same question without these constraints."""
     lifted = {atom.constraint for atom in atoms if atom.group < 0}
-    snapshot = replace(
-        snapshot,
-        held={} if Constraint.FREE in lifted else snapshot.held,
-        unfit={} if Constraint.HEALTHY in lifted else snapshot.unfit,
-        closed={} if Constraint.OPEN in lifted else snapshot.closed,
-    )
+    if lifted & PASSING:
+        snapshot = replace(
+            snapshot,
+            held={} if Constraint.FREE in lifted else snapshot.held,
+            unfit={} if Constraint.HEALTHY in lifted else snapshot.unfit,
+            closed={} if Constraint.OPEN in lifted else snapshot.closed,
+        )
     avoid = frozenset[str]() if Constraint.AVOIDED in lifted else request.avoid_nodes
     groups = tuple(
         _without(group, {atom.constraint for atom in atoms if atom.group == g}) for g, group in enumerate(request.groups)

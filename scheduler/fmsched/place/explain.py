@@ -20,6 +20,7 @@ from fmsched.model.snapshot import Snapshot
 from fmsched.place import tables, words
 from fmsched.place.atoms import PASSING, Atom, Constraint, atoms_of, lift
 from fmsched.place.cpsat import Found, feasible
+from fmsched.place.hosts import free_masks
 from fmsched.place.objective import Ruler, ruler_of
 from fmsched.place.problem import problem_of
 from fmsched.place.room import fits
@@ -35,6 +36,7 @@ class _Oracle:
         self._ruler = ruler
         self._left = budget.explain_solves_max
         self._seconds = budget.deterministic_s
+        self._free: tuple[Snapshot, list[int]] | None = None  # of the last snapshot: many questions are about the same one
 
     def can(self, snapshot: Snapshot, request: Request) -> bool | None:
         if self._left <= 0:
@@ -44,12 +46,15 @@ class _Oracle:
 
     def judge(self, snapshot: Snapshot, request: Request) -> bool | None:
         """The same outside the count of solves: what must be known even where no reasons are asked for."""
-        narrow = problem_of(snapshot, request, self._ruler, spanning=False)
+        if self._free is None or self._free[0] is not snapshot:
+            self._free = snapshot, free_masks(snapshot)
+        masks = self._free[1]
+        narrow = problem_of(snapshot, request, self._ruler, spanning=False, masks=masks)
         counted = fits(narrow)
         if counted or (counted is None and isinstance(tables.search(narrow), Found)):
             return True
-        wide = problem_of(snapshot, request, self._ruler)
-        answer = fits(wide)
+        wide = problem_of(snapshot, request, self._ruler, masks=masks)
+        answer = fits(wide) if wide.spans else counted
         if answer is None:
             answer = feasible(wide, self._seconds)
         return None if answer is False and not wide.exact else answer

@@ -48,10 +48,17 @@ class Problem:
     exact: bool  # false where some placements were not looked at: then nothing is called proven
 
 
-def problem_of(snapshot: Snapshot, request: Request, ruler: Ruler, *, spanning: bool = True) -> Problem:
-    """Counts what the request could use. No search. Without `spanning`, every instance lies on one node."""
+def problem_of(
+    snapshot: Snapshot, request: Request, ruler: Ruler, *, spanning: bool = True, masks: Sequence[int] | None = None
+) -> Problem:
+    """Counts what the request could use. No search.
+
+    spanning    without it, every instance lies on one node
+    masks       free_masks(snapshot), where they are known already
+    """
     topology = snapshot.topology
-    masks = free_masks(snapshot)
+    if masks is None:
+        masks = free_masks(snapshot)
     by_domain = any(group.gpus > 1 and relations.spans_only_by_nvlink(group) for group in request.groups)
     bins = bins_of(topology, masks, request.avoid_nodes, by_domain, _rate_asked(request))
     group_zones = tuple(
