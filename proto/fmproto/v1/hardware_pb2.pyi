@@ -380,14 +380,16 @@ class Link(_message.Message):
     def __init__(self, a: _Optional[str] = ..., b: _Optional[str] = ..., gbps: _Optional[float] = ..., count: _Optional[int] = ..., down: bool = ..., hca: _Optional[str] = ...) -> None: ...
 
 class Fabric(_message.Message):
-    __slots__ = ("switches", "links", "source")
+    __slots__ = ("switches", "links", "source", "packed")
     SWITCHES_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    PACKED_FIELD_NUMBER: _ClassVar[int]
     switches: _containers.RepeatedCompositeFieldContainer[Switch]
     links: _containers.RepeatedCompositeFieldContainer[Link]
     source: str
-    def __init__(self, switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., source: _Optional[str] = ...) -> None: ...
+    packed: bytes
+    def __init__(self, switches: _Optional[_Iterable[_Union[Switch, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., source: _Optional[str] = ..., packed: _Optional[bytes] = ...) -> None: ...
 
 class NodeIntent(_message.Message):
     __slots__ = ("node", "drained", "reason", "by", "since_ms")

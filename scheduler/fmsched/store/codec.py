@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
+
+from google.protobuf.message import DecodeError
 
 from fmproto.v1 import hardware_pb2 as hw
 from fmproto.v1 import job_pb2 as pb
@@ -23,6 +26,9 @@ from fmsched.model.record import (
     State,
     Status,
 )
+
+FABRIC_PLAIN_BYTES_MAX = 256 << 10
+FABRIC_BYTES_MAX = 256 << 20  # inflated
 
 _KINDS = {
     pb.GROUP_KIND_TENSOR_PARALLEL: GroupKind.TENSOR_PARALLEL,
@@ -91,6 +97,27 @@ def fabric_message(fabric: Fabric, source: str) -> hw.Fabric:
     )
 
 
+def packed(message: hw.Fabric) -> hw.Fabric:
+    """As it is stored: a large one deflated, since etcd takes at most 1.5 MB in a request (100,000 links are 4 MB plain, 0.3 MB so)."""
+    if message.ByteSize() <= FABRIC_PLAIN_BYTES_MAX:
+        return message
+    return hw.Fabric(source=message.source, packed=zlib.compress(message.SerializeToString(deterministic=True)))
+
+
+def unpacked(message: hw.Fabric) -> hw.Fabric:
+    """The fabric of a stored message. Raises DecodeError where it cannot be read."""
+    if not message.packed:
+        return message
+    inflate = zlib.decompressobj()
+    try:
+        plain = inflate.decompress(message.packed, FABRIC_BYTES_MAX)
+    except zlib.error as error:
+        raise DecodeError(f"packed: {error}") from error
+    if not inflate.eof:
+        raise DecodeError(f"packed: found a fabric of more than {FABRIC_BYTES_MAX:,} bytes, or one that is cut")
+    return hw.Fabric.FromString(plain)
+
+
 def unfit_of(health: hw.Health) -> dict[str, str]:
     """GPUs (by uuid) that may not be given out, with the reason. A degraded GPU still works."""
     sick = (hw.HEALTH_STATE_FAILED, hw.HEALTH_STATE_DRAINING)
@@ -100,6 +127,14 @@ def unfit_of(health: hw.Health) -> dict[str, str]:
 def failed_of(health: hw.Health) -> dict[str, str]:
     """GPUs (by uuid) on which nothing can go on running, with the reason."""
     return {gpu.device: gpu.reason or "failed" for gpu in health.gpus if gpu.state == hw.HEALTH_STATE_FAILED}
+
+
+def closed_by(health: hw.Health) -> str:
+    """Why nothing new may be placed on the node as a whole, in its agent's judgement: its clock, its memory, a disk that runs need. Empty
+    where nothing speaks against it."""
+    sick = (hw.HEALTH_STATE_FAILED, hw.HEALTH_STATE_DRAINING)
+    faults = [each for each in (*health.host, *health.disks) if each.state in sick]
+    return "; ".join(f"{each.device}: {each.reason}" if each.reason else f"{each.device} is unwell" for each in faults)
 
 
 def dead_ports_of(health: hw.Health) -> frozenset[str]:

@@ -138,7 +138,7 @@ class Ledger:
         return await self._write([], [Delete(keys.intent(node))])
 
     async def put_fabric(self, fabric: hw.Fabric) -> int | Conflict:
-        return await self._write([], [Put(keys.FABRIC, fabric.SerializeToString())])
+        return await self._write([], [Put(keys.FABRIC, codec.packed(fabric).SerializeToString())])
 
     async def echo(self, number: int) -> int | Conflict:
         """The leader's own beat, which it waits to see in its mirror."""

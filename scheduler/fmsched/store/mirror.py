@@ -256,7 +256,7 @@ class Mirror:
         touched.nodes.add(parts[1])
 
     def _fabric(self, _parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
-        self.fabric = hw.Fabric() if value is None else hw.Fabric.FromString(value)
+        self.fabric = hw.Fabric() if value is None else codec.unpacked(hw.Fabric.FromString(value))
         touched.hardware = touched.capacity = True
 
     def _spec(self, parts: list[str], value: bytes | None, touched: Touched, _now_s: float) -> None:
