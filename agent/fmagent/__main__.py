@@ -17,12 +17,16 @@ from fmproto.tls import server_tls
 
 if TYPE_CHECKING:
     from fmagent.devices.port import Devices
+    from fmagent.health.rules import Rules
     from fmagent.register import Log
     from fmproto.etcd import Etcd
 
 # For streams under way when the agent ends, seconds.
 SERVER_GRACE_S = 0.2
+EXIT_FAILED = 1
 EXIT_USAGE = 2
+# A rules file with every key explained is a hundredth of it.
+RULES_BYTES_MAX = 1024 * 1024
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         config = load(arguments)
+        if arguments.forgive:
+            return forgive(config, arguments.forgive)
         return asyncio.run(run(config))
     except ConfigError as error:
         print(f"fm-agent: {error}", file=sys.stderr)
@@ -60,13 +66,62 @@ def make_devices(config: AgentConfig, log: Log) -> Devices:
         from fmagent.devices.described import DescribedDevices
 
         return DescribedDevices(Path(config.hardware), config.node)
+    from fmagent.devices.health_record import NAME, HealthRecord
+    from fmagent.devices.ibstat import IbstatReader
+    from fmagent.devices.kernel_log import KernelLog
     from fmagent.devices.presence import Presence
     from fmagent.devices.real import RealDevices
 
+    rules = health_rules(config)
     presence = Presence(Path(config.state_dir) / "gpus.pb")
     if presence.fault:
         log.warning("the record of known GPUs cannot be read and begins anew", node=config.node, error=presence.fault)
-    return RealDevices(config.node, config.nvml_timeout_s, config.socket_interface, presence)
+    record = HealthRecord(Path(config.state_dir) / NAME)
+    kernel_log = KernelLog(Path(config.kernel_log) if config.kernel_log else None)
+    if kernel_log.fault:
+        log.info("the kernel log cannot be read; Xids come from NVML alone", node=config.node, error=kernel_log.fault)
+    devices = RealDevices(
+        config.node,
+        config.nvml_timeout_s,
+        config.socket_interface,
+        presence,
+        IbstatReader(command=config.ibstat),
+        rules=rules,
+        record=record,
+        kernel_log=kernel_log,
+        state_dir=config.state_dir,
+    )
+    if record.fault:
+        log.warning("the record of health cannot be read and begins anew", node=config.node, error=record.fault)
+    return devices
+
+
+def health_rules(config: AgentConfig) -> Rules:
+    """Raises OSError, and RulesError, a ValueError."""
+    from fmagent.health.rules import Rules, parse
+    from fmagent.runner.files import read_regular
+
+    if not config.health_rules:
+        return Rules()
+    content = read_regular(config.health_rules, RULES_BYTES_MAX, follow=True)
+    return parse(content.decode("utf-8", errors="replace"), config.health_rules)
+
+
+def forgive(config: AgentConfig, device: str) -> int:
+    """An operator's word that a GPU was reset, or replaced. Raises ConfigError where the agent runs."""
+    from fmagent.devices.health_record import NAME, HealthRecord
+    from fmagent.health.judge import forgiven
+    from fmagent.runner.lock import hold_state_dir
+
+    with contextlib.ExitStack() as stack:
+        with setting_up():
+            stack.enter_context(hold_state_dir(Path(config.state_dir)))
+        record = HealthRecord(Path(config.state_dir) / NAME)
+        past, count = forgiven(record.load(), device)
+        if record.fault or not record.save(past):
+            raise ConfigError(record.fault or f"{config.state_dir}/{NAME} cannot be written")
+    print(f"{device}: {count} finding{'' if count == 1 else 's'} of Xids forgotten")
+    return 0 if count else EXIT_FAILED
 
 
 def make_store(config: AgentConfig) -> Etcd:

@@ -68,6 +68,9 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     log_runs_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 200
     disk_free_min_mb: Annotated[int, msgspec.Meta(ge=1)] = 64
     nvml_timeout_s: Seconds = 20.0
+    ibstat: Annotated[tuple[Annotated[str, msgspec.Meta(min_length=1)], ...], msgspec.Meta(min_length=1)] = ("ibstat",)
+    kernel_log: str = "/dev/kmsg"
+    health_rules: str = ""
     log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
 
 
@@ -102,6 +105,11 @@ def parser() -> argparse.ArgumentParser:
         result.add_argument(
             f"--{flag}", metavar="H:P,..." if flag == "etcd" else "VALUE", help=f"instead of {key} in the file"
         )
+    result.add_argument(
+        "--forgive",
+        metavar="GPU",
+        help="forget what the Xids of this GPU (its UUID, or all) left, after it was reset; the agent must be stopped",
+    )
     result.add_argument("--version", action="store_true", help="print the version and end")
     return result
 

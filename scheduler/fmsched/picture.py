@@ -67,6 +67,10 @@ class Picture:
         for node, state in self.liveness(now_s).states.items():
             if state is not NodeState.READY:
                 closed[node] = f"{node} is {state}"
+        for node, health in mirror.healths.items():
+            reason = codec.closed_by(health)
+            if reason:
+                closed.setdefault(node, reason)
         for node, intent in mirror.intents.items():
             if intent.drained:
                 closed[node] = f"{node} is drained" + (f": {intent.reason}" if intent.reason else "")

@@ -17,15 +17,18 @@ MEMORY_MIB = 81559
 
 
 @functools.cache
-def library_folder() -> Path:
-    """Of libnvidia-ml.so.1, for LD_LIBRARY_PATH; skips where there is no C compiler."""
+def library_folder(driver: str = "") -> Path:
+    """Of libnvidia-ml.so.1, for LD_LIBRARY_PATH; skips where there is no C compiler. `driver`: "OLD_DRIVER" lacks what drivers before 510
+    lack, "NEW_DRIVER" what CUDA 14 is to remove."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc is missing: the fake libnvidia-ml.so.1 cannot be built")
     folder = Path(tempfile.mkdtemp(prefix="fake-nvml-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     library = folder / "libnvidia-ml.so.1"
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-format-truncation"]
-    subprocess.run(["gcc", *flags, "-Wl,-soname,libnvidia-ml.so.1", "-o", library, SOURCE], check=True)
+    if driver:
+        flags.append(f"-D{driver}")
+    subprocess.run(["gcc", *flags, "-pthread", "-Wl,-soname,libnvidia-ml.so.1", "-o", library, SOURCE], check=True)
     return folder
 
 

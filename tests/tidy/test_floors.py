@@ -25,7 +25,7 @@ FLOORS = {
     "topology": 2, "manifest": 2, "lifecycle": 2, "store": 2,
     "place": 3,
     "policy": 4,
-    "picture": 5, "loop": 6, "solver": 5, "maintenance": 5, "config": 5,
+    "picture": 5, "loop": 6, "solver": 5, "maintenance": 5, "discovery": 5, "config": 5,
     "service": 7, "metrics": 7,
     "offline": 8, "__main__": 8, "start": 9,
 }  # fmt: skip
@@ -33,7 +33,7 @@ FLOORS = {
 PURE = (
     "scheduler/fmsched/model", "scheduler/fmsched/catalogue", "scheduler/fmsched/topology", "scheduler/fmsched/manifest",
     "scheduler/fmsched/lifecycle", "scheduler/fmsched/place", "scheduler/fmsched/policy", "agent/fmagent/reconcile.py",
-    "agent/fmagent/launch",
+    "agent/fmagent/launch", "agent/fmagent/health",
 )  # fmt: skip
 IMPURE = {"grpc", "etcd3", "asyncio", "time", "random", "logging", "structlog", "threading", "subprocess", "socket"}
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from fmagent.health.flaps import QUIET_S, PortPast, look, reason
+from fmagent.health.rules import PortRules, Rules
+from tests.support.health import FAILED, OK, Watch, port_look
+
+QUIET_S = PortRules().quiet_s
+UP, DOWN = port_look(), port_look("Down", "Polling")
 
 
 def watch(looks: list[tuple[float, bool]]) -> list[bool]:
     """Whether the port is unstable after each look."""
-    past: dict[str, PortPast] = {}
+    watched = Watch(now_s=0.0)
     seen = []
     for now_s, up in looks:
-        past = look(past, {"mlx5_0/1": up}, now_s)
-        seen.append(past["mlx5_0/1"].unstable)
+        watched.look(UP if up else DOWN, now_s - watched.now_s)
+        seen.append(any("unstable" in each.reason for each in watched.findings))
     return seen
 
 
@@ -39,15 +43,32 @@ def test_a_change_while_unstable_starts_the_quiet_time_again() -> None:
     assert watch([*flapping, *later])[6:] == [True, True, False]
 
 
-def test_the_reason_stays_the_same_while_unstable() -> None:
-    past: dict[str, PortPast] = {}
-    told = set()
-    for n in range(40):
-        past = look(past, {"p": n % 2 == 0}, 5.0 * n)
-        told.add(reason(past["p"]))
-    assert len(told) == 2
-    assert "" in told
+def test_an_hour_of_flapping_costs_a_handful_of_writes() -> None:
+    watched = Watch()
+    states = watched.looks(UP if n % 2 else DOWN for n in range(720))
+    assert watched.changes <= 5
+    assert set(states[5:]) == {FAILED}
+
+
+def test_flaps_between_two_looks_are_counted_by_the_adapter() -> None:
+    watched = Watch()
+    states = watched.looks(port_look(counters={"link_downed": count}) for count in (7, 7, 8, 9, 10, 10))
+    assert states == [OK, OK, OK, FAILED, FAILED, FAILED]
+    assert "unstable" in watched.worst.reason
+
+
+def test_a_link_that_was_down_before_the_agent_began_is_no_flap() -> None:
+    assert Watch().looks([port_look(counters={"link_downed": 4000})] * 3) == [OK] * 3
+
+
+def test_the_limits_are_the_rules() -> None:
+    watched = Watch(Rules(ports=PortRules(changes_max=1, quiet_s=10.0)))
+    assert watched.looks([UP, DOWN, UP]) == [OK, FAILED, FAILED]
+    assert watched.looks([UP, UP]) == [FAILED, OK]
 
 
 def test_a_port_that_is_no_longer_listed_is_forgotten() -> None:
-    assert look({"p": PortPast(True, (1.0,), True)}, {}, 2.0) == {}
+    watched = Watch()
+    watched.looks(UP if n % 2 else DOWN for n in range(12))
+    assert watched.look(port_look().__class__()) == OK
+    assert watched.look(UP) == OK

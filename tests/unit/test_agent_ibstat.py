@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fmagent.devices.ibstat import IbstatReader, locate, parse_ibstat, port_health
+from fmagent.devices import tool
+from fmagent.devices.ibstat import IbstatReader, PortReading, locate, parse_ibstat, port_health
 from fmagent.devices.killed import Killed
 from fmagent.devices.presence import Presence
 from fmagent.devices.real import RealDevices
 from fmproto.v1 import hardware_pb2 as pb
-
-DATA = Path(__file__).resolve().parents[3] / "shared/data/ibstat"
+from tests.support.shared_data import files, shared
 
 TWO = """ibwarn: [77] umad_init: umad_init
 CA 'mlx5_0'
@@ -75,6 +75,15 @@ def test_sysfs_places_the_adapter(tmp_path: Path) -> None:
     assert (unknown.pci_address, unknown.numa_node) == ("", -1)
 
 
+def test_a_name_that_is_a_path_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "class/infiniband").mkdir(parents=True)
+    (tmp_path / "class/device").mkdir()
+    (tmp_path / "class/device/numa_node").write_text("1\n")
+    (port,) = locate([pb.HcaPort(hca="..", port=1, numa_node=-1)], tmp_path)
+    (other,) = locate([pb.HcaPort(hca="../infiniband/..", port=1, numa_node=-1)], tmp_path)
+    assert (port.numa_node, other.numa_node) == (-1, -1)
+
+
 class Undying(Killed):
     """SIGKILL has no effect yet, as on a process in state D."""
 
@@ -120,9 +129,9 @@ async def test_ports_of_a_hung_ibstat_stay_known_and_are_failed(tmp_path: Path, 
         make_ibstat(tmp_path, "exec sleep 600", monkeypatch)
         inventory, health = await devices.observe()
         assert [port.hca for port in inventory.hca_ports] == ["mlx5_0", "mlx5_bond_0"]
-        assert {(port.state, port.reason) for port in health.hca_ports} == {
-            (pb.HEALTH_STATE_FAILED, "ibstat hung: no answer in 1 s")
-        }
+        told = {port.device: (port.state, port.reason) for port in health.hca_ports}
+        assert told["mlx5_0/1"] == (pb.HEALTH_STATE_FAILED, "ibstat hung: no answer in 1 s")
+        assert told["mlx5_bond_0/1"][0] == pb.HEALTH_STATE_FAILED
         make_ibstat(tmp_path, f"cat {tmp_path}/said", monkeypatch)
         _, health = await devices.observe()
         assert [port.state for port in health.hca_ports] == [pb.HEALTH_STATE_OK, pb.HEALTH_STATE_FAILED]
@@ -130,19 +139,41 @@ async def test_ports_of_a_hung_ibstat_stay_known_and_are_failed(tmp_path: Path, 
         await devices.close()
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data/ibstat is absent: real outputs are not checked")
+async def test_the_command_is_configurable_and_may_be_absent(tmp_path: Path) -> None:
+    (tmp_path / "said").write_text(TWO)
+    reading = await IbstatReader(command=("cat", str(tmp_path / "said"))).read()
+    assert [port.hca for port in reading.ports] == ["mlx5_0", "mlx5_bond_0"]
+    assert await IbstatReader(command=("/nonexistent/ibstat",)).read() == PortReading()
+
+
+async def test_a_flood_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, "OUTPUT_BYTES_MAX", 100_000)
+    reading = await IbstatReader(command=("cat", "/dev/zero")).read()
+    assert reading == PortReading(error="ibstat printed more than 100,000 bytes")
+
+
+def test_a_lid_that_nobody_gave_is_none() -> None:
+    text = TWO.replace("Base lid: 12", "Base lid: 65535")
+    assert [port.lid for port in parse_ibstat(text)] == [0, 0]
+    assert [(port.bond, port.roce_gid_index, port.rate_max_gbps) for port in parse_ibstat(TWO)] == [
+        (False, -1, 400),
+        (True, -1, 0),
+    ]
+
+
 def test_real_outputs() -> None:
+    """Every text of the collection: as many ports, states and rates as its lines have, in both tools' words."""
+    shared("ibstat")
     walked = 0
-    for path in sorted(DATA.glob("*.txt")):
+    for path in files("ibstat", "*.txt"):
         text = path.read_text(encoding="utf-8", errors="replace")
         found = parse_ibstat(text)
         lines = [line.strip() for line in text.splitlines()]
-        assert len(found) == len([line for line in lines if re.fullmatch(r"Port \d+:", line)]), path.name
-        assert sorted(port.state for port in found) == sorted(line[7:] for line in lines if line.startswith("State: ")), (
-            path.name
-        )
-        rates = [float(line.split()[1]) for line in lines if line.startswith("Rate: ") and line.split()[1].isdigit()]
-        if not path.name.startswith("ibstatus"):
-            assert sorted(port.rate_gbps for port in found) == sorted(rates), path.name
+        begins = [line for line in lines if re.fullmatch(r"Port \d+:|Infiniband device '\S+' port \d+ status:", line)]
+        assert len(found) == len(begins), path.name
+        states = [line.partition(":")[2].split()[-1].capitalize() for line in lines if line.lower().startswith("state:")]
+        assert sorted(port.state for port in found) == sorted(states), path.name
+        rates = [float(line.split()[1]) for line in lines if line.lower().startswith("rate:") and line.split()[1].isdigit()]
+        assert sorted(port.rate_gbps for port in found) == sorted(rates), path.name
         walked += 1
     assert walked

@@ -8,32 +8,103 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fmagent.devices import cpu, disks, sysfs
+from fmagent.devices.clock import Clock, ClockReader
+from fmagent.health.readings import HostReading
 from fmproto.v1 import hardware_pb2 as pb
 
-_PROC = Path("/proc")
-_SYS = Path("/sys")
+_PROC = sysfs.PROC
+_SYS = sysfs.SYS
 # SIOCGIFADDR of linux/sockios.h: an interface's IPv4 address.
 _SIOCGIFADDR = 0x8915
 _IFNAME_BYTES_MAX = 15
+PCI_DEVICES_MAX = 16_384
+# GT/s of one lane, as sysfs writes max_link_speed ("16.0 GT/s PCIe"), by generation (PCI Express Base Specification).
+_PCIE_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
+_SPEED = re.compile(r"(\d{1,3}(?:\.\d{1,2})?) GT/s")
+_MEMORY = re.compile(r"^(MemTotal|MemAvailable|MemFree|Buffers|Cached):\s{0,32}(\d{1,15}) kB$", re.MULTILINE)
+_STALL = re.compile(r"^full .{0,64}?avg60=(\d{1,3}(?:\.\d{1,4})?)", re.MULTILINE)
+
+# One for the process: what hangs, and what was told lately, is then known to every look.
+_DISKS = disks.DiskReader()
+_CLOCK = ClockReader()
 
 
-def host_facts() -> pb.Host:
-    cpu = _PROC.joinpath("cpuinfo").read_text(encoding="utf-8", errors="replace")
-    model = re.search(r"^model name\s*:\s*(.+)$", cpu, re.MULTILINE)
-    memory = re.search(r"^MemTotal:\s*(\d+) kB", _PROC.joinpath("meminfo").read_text(encoding="ascii"), re.MULTILINE)
+def host_facts(proc: Path = _PROC, sys: Path = _SYS, disk_reader: disks.DiskReader = _DISKS) -> pb.Host:
+    """What the host is. Never raises; a file that is missing leaves its field empty. Takes at most the disks' time limit."""
+    found = cpu.processors(proc, sys)
+    numa = cpu.numa_nodes(sys)
     return pb.Host(
         hostname=socket.gethostname(),
-        cpu_model=model[1].strip() if model else "",
-        cpus=os.cpu_count() or 0,
-        memory_bytes=int(memory[1]) * 1024 if memory else 0,
-        numa_nodes=sum(1 for _ in _SYS.glob("devices/system/node/node[0-9]*")),
+        cpu_model=found.model,
+        cpus=found.threads,
+        memory_bytes=memory_of(sysfs.text(proc / "meminfo")).get("MemTotal", 0),
+        # Memory alone, as of a GPU, is no place where a process runs.
+        numa_nodes=sum(1 for node in numa if node.cpus) or len(numa),
         kernel=os.uname().release,
         interfaces=interfaces(),
+        sockets=found.sockets,
+        cores=found.cores,
+        numa=numa,
+        disks=disks_of(proc, sys, disk_reader),
+        pcie_gen=pcie_generation(sys),
     )
+
+
+def disks_of(proc: Path = _PROC, sys: Path = _SYS, reader: disks.DiskReader = _DISKS) -> list[pb.Disk]:
+    """Local disks that are mounted, in the order of their mount points."""
+    mounted = {mount.point: mount for mount in disks.mounts(sysfs.text(proc / "self/mountinfo"))}
+    return [
+        pb.Disk(
+            mount=disk.mount,
+            device=mounted[disk.mount].device,
+            bytes_total=disk.total_bytes,
+            rotational=disks.rotational(mounted[disk.mount], sys),
+        )
+        for disk in reader.read(list(mounted))
+    ]
+
+
+def pcie_generation(sys: Path = _SYS) -> int:
+    """The highest that a bridge of the host can do (its slots), else, as in a virtual machine, the highest of any device; 0: unknown."""
+    slots, devices = 0, 0
+    folder = sys / "bus/pci/devices"
+    for name in sysfs.names(folder)[:PCI_DEVICES_MAX]:
+        match = _SPEED.match(sysfs.text(folder / name / "max_link_speed", 64))
+        generation = _PCIE_GENERATIONS.get(float(match[1]), 0) if match else 0
+        devices = max(devices, generation)
+        if generation > slots and sysfs.text(folder / name / "class", 64).startswith("0x0604"):
+            slots = generation
+    return slots or devices
+
+
+def host_reading(
+    mounts: Sequence[str], proc: Path = _PROC, reader: disks.DiskReader = _DISKS, now: Clock | None = None
+) -> HostReading:
+    """How the host fares: clock, memory, and the disks at these mount points (those of host_facts). `now` is the clock's state, by default
+    as the kernel or chrony tells it. Never raises; blocks for at most the disks' time limit, so call it in a thread."""
+    told = _CLOCK.read() if now is None else now
+    memory = memory_of(sysfs.text(proc / "meminfo"))
+    # Kernels before 3.14 have no MemAvailable.
+    free = sum(memory.get(name, 0) for name in ("MemFree", "Buffers", "Cached"))
+    stall = _STALL.search(sysfs.text(proc / "pressure/memory"))
+    return HostReading(
+        clock_offset_s=told.offset_s,
+        clock_synchronised=told.synchronised,
+        memory_total_bytes=memory.get("MemTotal", 0),
+        memory_available_bytes=memory.get("MemAvailable", free),
+        memory_stall_share=float(stall[1]) / 100 if stall else None,
+        disks=reader.read(mounts),
+    )
+
+
+def memory_of(text: str) -> dict[str, int]:
+    """Bytes by name, of the text of /proc/meminfo."""
+    return {name: int(kib) * 1024 for name, kib in _MEMORY.findall(text)}
 
 
 def interfaces() -> list[pb.NetInterface]:

@@ -1,27 +1,24 @@
-"""InfiniBand and RoCE ports, from `ibstat` and sysfs. The parser takes what it knows and leaves the rest: warnings between the lines,
-lost indentation, output that ends half way. No output with exit code 0 means that there is no adapter."""
+"""InfiniBand and RoCE ports by `ibstat`, under a time limit. No output with exit code 0 means that there is no adapter."""
 
 from __future__ import annotations
 
-import asyncio
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fmagent.devices import adapters, sysfs, tool
 from fmagent.devices.killed import Killed
+from fmproto import ibstat as printed
 from fmproto.v1 import hardware_pb2 as pb
 
 # ibstat opens every adapter; on a node with a sick one it may hang in the kernel.
 TIMEOUT_S = 10.0
-SYS = Path("/sys")
+SYS = sysfs.SYS
 
 HUNG = "ibstat hung"
 
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_CA = re.compile(r"^CA:?\s+'([^']+)'$")
-_PORT = re.compile(r"^Port\s+(\d+):$")
-_FIELD = re.compile(r"^([A-Za-z][A-Za-z ]*?):\s*(.*)$")
+# What a subnet manager has not given (IBA 1.4, 4.1.3: the permissive LID).
+_LID_NONE = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,80 +30,69 @@ class PortReading:
 
 
 class IbstatReader:
-    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+    """`command` is what is run, "ibstat" with what must stand before it."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S, command: Sequence[str] = ("ibstat",), sys: Path = SYS) -> None:
         self._timeout_s = timeout_s
+        self._command = tuple(command)
+        self._sys = sys
         self.killed = Killed()
 
     async def read(self) -> PortReading:
         """Never raises; what fails is in the reading."""
-        left = self.killed.left()
-        if left:
-            return PortReading(error=f"{HUNG}: {left}")
-        try:
-            process = await asyncio.create_subprocess_exec(
-                "ibstat",
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-            )
-        except OSError:
-            return PortReading()
-        try:
-            output, _ = await asyncio.wait_for(process.communicate(), self._timeout_s)
-        except TimeoutError:
-            await self.killed.end(process)
-            return PortReading(error=f"{HUNG}: no answer in {self._timeout_s:g} s")
-        return PortReading(tuple(locate(parse_ibstat(output.decode("utf-8", errors="replace")), SYS)))
+        said = await tool.run(self._command, self._timeout_s, self.killed, "ibstat")
+        if said.error:
+            return PortReading(error=said.error)
+        return PortReading(tuple(locate(parse_ibstat(said.output), self._sys)))
 
 
 def parse_ibstat(text: str) -> list[pb.HcaPort]:
     """Ports in the order of the output. A field that is missing stays empty or 0; an adapter without ports is left out."""
-    ports: dict[tuple[str, int], pb.HcaPort] = {}
-    adapters: dict[str, dict[str, str]] = {}
-    hca, port = "", None
-    for raw in text.splitlines():
-        line = _ESCAPES.sub("", raw).strip().lstrip("\ufeff")
-        if match := _CA.match(line):
-            hca, port = match[1], None
-            adapters.setdefault(hca, {})
-        elif hca and (match := _PORT.match(line)):
-            number = int(match[1])
-            port = ports.setdefault((hca, number), pb.HcaPort(hca=hca, port=number, numa_node=-1))
-        elif hca and (match := _FIELD.match(line)):
-            name, value = match[1], match[2].strip()
-            if port is None:
-                adapters[hca][name] = value
-            else:
-                _set(port, name, value)
-    for found in ports.values():
-        found.firmware = adapters[found.hca].get("Firmware version", "")
-        found.node_guid = adapters[found.hca].get("Node GUID", "")
-    return list(ports.values())
+    ports, _ = printed.parse_ibstat(text)
+    return [_port(port) for port in ports]
 
 
-def _set(port: pb.HcaPort, name: str, value: str) -> None:
-    if name == "State":
-        port.state = value
-    elif name == "Physical state":
-        port.physical_state = value
-    elif name == "Rate":
-        number = re.match(r"\d+(\.\d+)?", value)
-        port.rate_gbps = float(number[0]) if number else 0.0
-    elif name == "Link layer":
-        port.link_layer = value
-    elif name == "Port GUID":
-        port.port_guid = value
+def _port(port: printed.Port) -> pb.HcaPort:
+    return pb.HcaPort(
+        hca=port.hca,
+        port=port.port,
+        state=port.state,
+        physical_state=port.physical_state,
+        rate_gbps=port.rate_gbps,
+        link_layer=port.link_layer,
+        port_guid=port.port_guid,
+        node_guid=port.node_guid,
+        firmware=port.firmware,
+        numa_node=-1,
+        rate_max_gbps=adapters.rate_max_gbps(port.hca_type, rate_gbps=port.rate_gbps if port.state == "Active" else 0.0),
+        lid=lid_of(port.lid),
+        roce_gid_index=-1,
+        hca_type=port.hca_type,
+        virtual_function=adapters.is_virtual(port.hca_type),
+        bond=is_bond(port.hca),
+    )
+
+
+def is_bond(hca: str) -> bool:
+    """By the name that the mlx5 driver gives a LAG of its ports."""
+    return "_bond_" in hca
+
+
+def lid_of(number: int) -> int:
+    """0 where the subnet manager has given none."""
+    return 0 if number >= _LID_NONE else number
 
 
 def locate(ports: list[pb.HcaPort], sys: Path) -> list[pb.HcaPort]:
     """With PCI address and NUMA node of each adapter, where sysfs knows them."""
     for port in ports:
+        if "/" in port.hca or port.hca.startswith("."):
+            continue  # no adapter's name
         device = sys / "class/infiniband" / port.hca / "device"
-        try:
-            port.pci_address = device.resolve(strict=True).name
-            port.numa_node = int((device / "numa_node").read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            continue  # a simulated adapter, or a virtual function without a device of its own
+        # A simulated adapter, or a virtual function, may have no device of its own.
+        port.pci_address = sysfs.pci_address(device)
+        numa = sysfs.number(device / "numa_node")
+        port.numa_node = -1 if numa is None else min(numa, 2**31 - 1)
     return ports
 
 

@@ -1,222 +1,258 @@
-"""NVML as the agent sees it: asks the child process (nvml_child.py) under a time limit, and makes messages of what it says."""
+"""NVML as the agent sees it: asks a process of its own (nvml_child.py) under a time limit. What that process has told before it hangs, dies
+or talks nonsense stands; only what is missing is at fault.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from fmagent.devices.killed import Killed
+from fmagent.devices.nvml_reading import GpuReading, Reading, reading_of
 from fmagent.devices.port import HoldersUnknown
-from fmproto.gpus import GpuFacts, lookup
-from fmproto.v1 import hardware_pb2 as pb
+
+__all__ = ["GpuReading", "NvmlReader", "Reading"]
 
 # A child whose reading had a fault is replaced after so long, seconds: NVML sees a reset GPU or a reloaded driver only from
 # its start on. Sooner would be a storm of initialisations on a sick node.
 RENEW_S = 60.0
+# The child ends its answer by itself at the time limit. So much more, seconds, for its start and for the pairs of GPUs.
+GRACE_S = 6.0
+# A child that is to be replaced says so fast, seconds, what Xids it has.
+LAST_WORDS_S = 1.0
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
+# Answers to one request: one of the machine, one of each GPU, the end; a child that prints more has gone mad.
+LINES_MAX = 512
 
-# nvml.h, nvmlIntNvLinkDeviceType_t.
-REMOTE_GPU, REMOTE_SWITCH = 0, 2
-
+CHILD = (sys.executable, "-m", "fmagent.devices.nvml_child")
 HUNG = "NVML hung"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReading:
-    """One enumerated GPU. `gpu.uuid` is empty where not even that could be read; `error` is NVML's name, or empty."""
+@dataclass
+class _Answer:
+    """`broken`: why it has no end."""
 
-    gpu: pb.Gpu
-    error: str = ""
-    links: tuple[tuple[int | None, str], ...] = ()  # of each active NVLink: kind and PCI address of the other end
+    machine: dict[str, Any] = field(default_factory=dict)
+    gpus: dict[int, dict[str, Any]] = field(default_factory=dict)
+    end: dict[str, Any] = field(default_factory=dict)
+    broken: str = ""
 
+    @property
+    def error(self) -> str:
+        """Why NVML as a whole says nothing."""
+        return self.end.get("error", "") or ("" if self.machine else self.broken)
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """`error` is why NVML as a whole says nothing."""
-
-    gpus: tuple[GpuReading, ...] = ()
-    error: str = ""
-    driver_version: str = ""
-    nvlinks: tuple[pb.NvLinkPair, ...] = field(default=())
+    def reading(self) -> Reading:
+        if self.error:
+            return Reading(error=self.error)
+        # Those that had not answered when the child broke off.
+        missing = [index for index in range(int(self.machine["count"])) if index not in self.gpus]
+        found = [*self.gpus.values(), *({"index": index, "error": self.broken or "no answer"} for index in missing)]
+        problems = [*self.end.get("problems", ()), *([self.broken] if self.broken else [])]
+        return reading_of(str(self.machine["driver"]), found, self.end.get("pairs", ()), self.end.get("xids", ()), problems)
 
 
 class NvmlReader:
-    def __init__(self, timeout_s: float) -> None:
+    """`timeout_s`: of one reading. `command`: what is run as the reader process."""
+
+    def __init__(self, timeout_s: float, command: Sequence[str] = CHILD) -> None:
         self._timeout_s = timeout_s
+        self._command = tuple(command)
         self.killed = Killed()
         self._child: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._renew_at_s = float("inf")
+        self._trial: asyncio.Task[tuple[asyncio.subprocess.Process, Reading] | None] | None = None
+        self._last_words: list[dict[str, Any]] = []
 
     async def read(self) -> Reading:
-        """Never raises; what fails is in the reading."""
+        """Never raises; what fails is in the reading. A GPU that hangs takes the time limit once, and none until it comes back."""
         answer = await self._ask({"op": "read"})
-        reading = reading_of(answer)
-        now_s = asyncio.get_running_loop().time()
-        if not (reading.error or any(gpu.error for gpu in reading.gpus)):
-            self._renew_at_s = float("inf")
-        elif self._renew_at_s == float("inf"):
-            self._renew_at_s = now_s + RENEW_S
-        elif now_s >= self._renew_at_s:
-            await self.close()
+        if self._last_words and answer.end:
+            answer.end["xids"] = [*self._last_words, *answer.end.get("xids", ())]
+            self._last_words = []
+        try:
+            reading = answer.reading()
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            await self._end_child()
+            reading = Reading(error=f"NVML reader failed: its answer makes no sense: {type(error).__name__}: {error}")
+        await self._renew(reading)
         return reading
 
     async def holders(self, uuids: Sequence[str]) -> dict[str, tuple[int, ...]]:
         """Satisfies devices.port.Devices.holders."""
         answer = await self._ask({"op": "holders", "uuids": list(uuids)})
-        holders = {uuid: tuple(pids) for uuid, pids in answer.get("holders", {}).items()}
+        holders = {uuid: tuple(pids) for uuid, pids in answer.end.get("holders", {}).items()}
         for uuid in uuids:
             if uuid not in holders:
-                error = answer.get("errors", {}).get(uuid) or answer.get("error") or "no answer"
+                error = answer.end.get("errors", {}).get(uuid) or answer.error or answer.broken or "no answer"
                 raise HoldersUnknown(f"GPU {uuid}: whether a process uses it cannot be read: {error}")
         return holders
 
     async def close(self) -> None:
+        trial, self._trial = self._trial, None
+        if trial is not None:
+            trial.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await trial
+        await self._end_child()
+
+    async def _end_child(self) -> None:
         child, self._child = self._child, None
         self._renew_at_s = float("inf")
-        if child is not None and child.returncode is None:
+        if child is not None:
+            await self._end(child)
+
+    async def _end(self, child: asyncio.subprocess.Process) -> None:
+        if child.returncode is not None:
+            return
+        if self.killed.left():
+            # One that does not end is known of already; this one is killed all the same.
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+        else:
             await self.killed.end(child)
 
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, request: dict[str, Any]) -> _Answer:
+        answer = _Answer()
         async with self._turn:
-            left = self.killed.left()
-            if left:
-                return {"error": f"{HUNG}: {left}"}
             try:
                 if self._child is None or self._child.returncode is not None:
-                    self._child = await asyncio.create_subprocess_exec(
-                        sys.executable, "-m", "fmagent.devices.nvml_child",
-                        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=ANSWER_BYTES_MAX,
-                    )  # fmt: skip
-                return await asyncio.wait_for(self._exchange(self._child, request), self._timeout_s)
-            except TimeoutError:
-                await self.close()
-                return {"error": f"{HUNG}: no answer in {self._timeout_s:g} s"}
-            except (OSError, ValueError) as error:
-                await self.close()
-                return {"error": f"NVML reader failed: {error}"}
-
-    async def _exchange(self, child: asyncio.subprocess.Process, request: dict[str, Any]) -> dict[str, Any]:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.write(json.dumps(request).encode() + b"\n")
-        await child.stdin.drain()
-        line = await child.stdout.readline()
-        if not line:
-            raise ValueError("it ended without an answer")
-        answer: dict[str, Any] = json.loads(line)
+                    left = self.killed.left()
+                    if left:
+                        answer.broken = f"{HUNG}: {left}"
+                        return answer
+                    self._child = await self._start()
+                await self._exchange(self._child, request, answer)
+                if answer.broken or answer.end.get("hung"):
+                    await self._end_child()
+            except OSError as error:
+                await self._end_child()
+                answer.broken = f"NVML reader failed: {error}"
+            except BaseException:
+                # Cancelled half way: what it still says would be taken for the answer to the next request.
+                child, self._child = self._child, None
+                if child is not None and child.returncode is None:
+                    child.kill()
+                raise
         return answer
 
+    async def _start(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=ANSWER_BYTES_MAX
+        )
 
-def reading_of(answer: dict[str, Any]) -> Reading:
-    gpus = tuple(_gpu_reading(found) for found in answer.get("gpus", ()))
-    return Reading(
-        gpus=gpus, error=answer.get("error", ""), driver_version=answer.get("driver", ""), nvlinks=nvlink_pairs(gpus)
-    )
+    async def _exchange(
+        self, child: asyncio.subprocess.Process, request: dict[str, Any], answer: _Answer, wait_s: float | None = None
+    ) -> None:
+        """Fills `answer`. Raises OSError."""
+        try:
+            async with asyncio.timeout(self._timeout_s + GRACE_S if wait_s is None else wait_s):
+                assert child.stdin is not None
+                child.stdin.write(json.dumps({**request, "limit_s": self._timeout_s}).encode() + b"\n")
+                await child.stdin.drain()
+                for _ in range(LINES_MAX):
+                    if await self._line(child, answer):
+                        return
+                answer.broken = "NVML reader failed: it does not end its answer"
+        except TimeoutError:
+            answer.broken = f"{HUNG}: no answer in {self._timeout_s:g} s"
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            answer.broken = f"NVML reader failed: {error}"
 
+    async def _line(self, child: asyncio.subprocess.Process, answer: _Answer) -> bool:
+        """Takes one line in. True: it was the last. Raises ValueError and others where it is none of the child's."""
+        assert child.stdout is not None
+        line = await child.stdout.readline()
+        if not line:
+            code = await child.wait()
+            raise ValueError(f"it ended without an answer ({f'signal {-code}' if code < 0 else f'exit code {code}'})")
+        try:
+            said = json.loads(line)
+        except (ValueError, RecursionError):
+            said = None
+        if not isinstance(said, dict):
+            raise ValueError(f"it printed {line[:60]!r}")  # noqa: TRY004
+        if "machine" in said:
+            count = int(said["machine"]["count"])
+            answer.machine = {"driver": str(said["machine"]["driver"]), "count": max(0, min(count, LINES_MAX))}
+        elif "gpu" in said:
+            index = int(said["gpu"]["index"])
+            if not 0 <= index < answer.machine.get("count", 0):
+                raise ValueError(f"it tells of a GPU {index} that there is not")
+            answer.gpus[index] = {**said["gpu"], "index": index}
+        elif "end" in said:
+            answer.end = dict(said["end"])
+            if not answer.error and not answer.machine and "pairs" in answer.end:
+                raise ValueError("it says nothing of the machine")
+            return True
+        else:
+            raise ValueError(f"it printed {line[:60]!r}")
+        return False
 
-def _gpu_reading(found: dict[str, Any]) -> GpuReading:
-    name, memory_bytes = found.get("name", ""), int(found.get("memory_bytes") or 0)
-    facts = _facts(name, memory_bytes)
-    minor = found.get("minor")
-    gpu = pb.Gpu(
-        index=found["index"],
-        uuid=found.get("uuid", ""),
-        name=name,
-        pci_address=found.get("pci", ""),
-        memory_bytes=memory_bytes,
-        compute_capability=found.get("capability", ""),
-        minor=found["index"] if minor is None else minor,
-        numa_node=numa_node(found.get("pci", "")),
-    )
-    if facts is not None:
-        gpu.model = "" if facts.guessed else facts.key
-        gpu.family, gpu.memory_gb, gpu.sm_count = facts.family, facts.memory_gb, facts.multiprocessors
-    error = found.get("error", "")
-    if not error and found.get("mig"):
-        error = "MIG mode is on; only whole GPUs are granted"
-    return GpuReading(gpu, error, tuple((link["kind"], link["remote"]) for link in found.get("links", ())))
+    async def _renew(self, reading: Reading) -> None:
+        """Replaces the child when its faults have lasted, by one that sees more. It reads beside the old one first: it may hang as a whole
+        where the old one still tells of the healthy GPUs."""
+        now_s = asyncio.get_running_loop().time()
+        if self._trial is not None and self._trial.done():
+            await self._judge(reading)
+        if not (reading.error or any(gpu.error for gpu in reading.gpus)):
+            self._renew_at_s = float("inf")
+        elif self._renew_at_s == float("inf"):
+            self._renew_at_s = now_s + RENEW_S
+        elif now_s >= self._renew_at_s:
+            if reading.error:
+                await self._end_child()
+            elif self._trial is None and not self.killed.left():
+                self._renew_at_s = now_s + RENEW_S
+                self._trial = asyncio.create_task(self._try())
 
+    async def _try(self) -> tuple[asyncio.subprocess.Process, Reading] | None:
+        """A second child and what it reads; None where that is nothing."""
+        child: asyncio.subprocess.Process | None = None
+        answer = _Answer()
+        try:
+            child = await self._start()
+            await self._exchange(child, {"op": "read"}, answer)
+            reading = answer.reading()
+            if not answer.broken and not reading.error:
+                return child, reading
+        except (OSError, KeyError, TypeError, ValueError, AttributeError):
+            pass
+        except asyncio.CancelledError:
+            if child is not None and child.returncode is None:
+                child.kill()
+            raise
+        if child is not None:
+            await self._end(child)
+        return None
 
-def _facts(name: str, memory_bytes: int) -> GpuFacts | None:
-    return lookup(name, memory_bytes / 2**20) if name else None
-
-
-def numa_node(pci_address: str) -> int:
-    """From sysfs, which writes the address with a domain of 4 digits, in lower case; -1: unknown."""
-    domain, _, rest = pci_address.lower().partition(":")
-    path = Path("/sys/bus/pci/devices") / f"{domain[-4:]}:{rest}" / "numa_node"
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return -1
-
-
-def nvlink_pairs(gpus: Sequence[GpuReading]) -> tuple[pb.NvLinkPair, ...]:
-    """GB/s between GPUs that reach one another, both directions together, by the catalogue's figure for one link.
-
-    Links that end at a GPU count between the two. Links into NVSwitches: any two GPUs of one fabric (joined by switches that
-    they share) talk with all of the weaker one's links.
-    """
-    fit = [gpu for gpu in gpus if not gpu.error and gpu.links]
-    by_address = {_bus(gpu.gpu.pci_address): gpu.gpu.index for gpu in fit}
-    direct: dict[tuple[int, int], int] = {}
-    into_switch: dict[int, int] = {}
-    switches: dict[int, set[str]] = {}
-    for gpu in fit:
-        here = gpu.gpu.index
-        for kind, remote in gpu.links:
-            there = by_address.get(_bus(remote))
-            if there is not None:
-                direct[here, there] = direct.get((here, there), 0) + 1
-            elif kind == REMOTE_SWITCH or kind is None:
-                into_switch[here] = into_switch.get(here, 0) + 1
-                switches.setdefault(here, set()).add(_bus(remote))
-    rate = {gpu.gpu.index: _link_gbytes_per_s(gpu.gpu) for gpu in fit}
-    fabric = _fabrics(switches)
-    pairs = []
-    for a in sorted(rate):
-        for b in sorted(rate):
-            if a >= b:
-                continue
-            gbytes_per_s = min(direct.get((a, b), 0) * rate[a], direct.get((b, a), 0) * rate[b])
-            if a in fabric and fabric[a] == fabric.get(b):
-                gbytes_per_s += min(into_switch[a] * rate[a], into_switch[b] * rate[b])
-            if gbytes_per_s > 0:
-                pairs.append(pb.NvLinkPair(gpu_a=a, gpu_b=b, gbytes_per_s=gbytes_per_s))
-    return tuple(pairs)
-
-
-def _bus(address: str) -> str:
-    """Without the domain's width, which NVML writes in two ways."""
-    domain, _, rest = address.lower().partition(":")
-    return f"{domain[-4:]}:{rest}"
-
-
-def _link_gbytes_per_s(gpu: pb.Gpu) -> float:
-    facts = _facts(gpu.name, gpu.memory_bytes)
-    if facts is None or not facts.nvlink_links:
-        return 0.0
-    return facts.nvlink_gbytes_per_s / facts.nvlink_links
-
-
-def _fabrics(switches: dict[int, set[str]]) -> dict[int, int]:
-    """GPU → the lowest GPU that it reaches over shared switches. In a virtual machine the switches' addresses may all read
-    alike, which says the same."""
-    fabric: dict[int, int] = {}
-    for start in sorted(switches):
-        if start in fabric:
-            continue
-        reached, queue = {start}, [start]
-        while queue:
-            here = queue.pop()
-            near = {gpu for gpu, ends in switches.items() if gpu not in reached and ends & switches[here]}
-            reached |= near
-            queue.extend(near)
-        fabric |= dict.fromkeys(reached, start)
-    return fabric
+    async def _judge(self, reading: Reading) -> None:
+        assert self._trial is not None
+        result, self._trial = self._trial.result(), None
+        if result is None:
+            return
+        child, trial = result
+        well = {gpu.gpu.uuid for gpu in reading.gpus if not gpu.error}
+        seen = {gpu.gpu.uuid for gpu in trial.gpus if not gpu.error}
+        faults = sum(1 for gpu in trial.gpus if gpu.error)
+        if not reading.error and not (well <= seen and faults < len(reading.gpus) - len(well)):
+            await self._end(child)
+            return
+        async with self._turn:
+            old, self._child = self._child, child
+            self._renew_at_s = float("inf")
+            if old is None or old.returncode is not None:
+                return
+            # What both have seen since the new one began is the old one's to tell.
+            words = _Answer()
+            with contextlib.suppress(OSError):
+                await self._exchange(child, {"op": "xids"}, _Answer(), LAST_WORDS_S)
+                await self._exchange(old, {"op": "xids"}, words, LAST_WORDS_S)
+            self._last_words = list(words.end.get("xids", ()))
+            await self._end(old)

@@ -1,125 +1,216 @@
 """Reads NVML in a process of its own, `python -m fmagent.devices.nvml_child`: a driver that hangs then hangs this process, not the agent.
-One JSON request per line on stdin, one JSON answer per line on stdout. Ends at end of input.
+One JSON request per line on stdin; ends at end of input. The answer is JSON lines on stdout:
 
-Every device and every figure is read on its own: what fails is answered with NVML's name for the error, and hides nothing else.
+    {"machine": {"driver": "570.1", "count": 8}}    when NVML is up
+    {"gpu": {...}}                                  of each GPU as soon as it is read, in no order (nvml_gpu.py)
+    {"end": {"error", "hung", ...}}                 the last; `error`: NVML as a whole says nothing; `hung`: because a call hangs
+
+Each GPU has a thread of its own: one that fails or hangs hides no other. When the request's time limit (`limit_s`) ends, those that have
+not answered are told with what they said so far and the call that they hang in.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TextIO
 
 import pynvml
 
-# NVML has no count of links: asking ends at the first that the device does not know (nvml.h: NVML_NVLINK_MAX_LINKS).
-NVLINK_LINKS_MAX = 36
+from fmagent.devices.nvml_call import Answer, Ask, Worker, together
+from fmagent.devices.nvml_events import XidWatch
+from fmagent.devices.nvml_gpu import holders_of, read_gpu, read_pair, text_of
 
-Answer = dict[str, Any]
-
-
-def error_name(error: pynvml.NVMLError) -> str:
-    """As nvml.h spells it: NVML_ERROR_GPU_IS_LOST."""
-    for name in dir(pynvml):
-        if name.startswith("NVML_ERROR_") and getattr(pynvml, name) == error.value:
-            return name
-    return f"NVML error {error.value}"
+# Pairs of GPUs are asked for last, so long at least, seconds: a GPU that hangs has used up the limit itself.
+PAIRS_S = 1.0
+# NVML starts to record the Xids of new GPUs within so long, seconds.
+WATCH_S = 1.0
+# More GPUs than any node has; a driver that claims more talks nonsense.
+GPUS_MAX = 256
 
 
-def text_of(value: object) -> str:
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+class Machine:
+    def __init__(self, tell: Callable[[Answer], None]) -> None:
+        self._tell = tell
+        self._system = Worker("system")
+        self._up = False
+        self._driver = ""
+        self._workers: list[Worker] = []
+        self._pairs_worker = Worker("pairs")
+        self._handles: dict[int, Any] = {}
+        self._uuids: dict[int, str] = {}
+        self._pairs: dict[tuple[str, str], Answer] = {}
+        self._xids = XidWatch()
 
+    def read(self, limit_s: float) -> None:
+        deadline_s = time.monotonic() + limit_s
+        count = self._begin(deadline_s, limit_s)
+        if count is None:
+            return
+        self._tell({"machine": {"driver": self._driver, "count": count}})
+        fresh = 0
+        well: dict[int, str] = {}
+        work = [(self._worker(index), self._reading(index)) for index in range(count)]
+        for worker, found, call in together(work, deadline_s):
+            index = self._workers.index(worker)
+            answer = {"index": index, **found}
+            if call:
+                # Its thread may come back while this is told.
+                answer |= {"error": hung(call, limit_s), "state": dict(found.get("state", {}))}
+            elif not answer.get("error"):
+                well[index] = answer.get("uuid", "")
+                fresh += self._xids.watch(well[index], answer.get("pci", ""), self._handles[index])
+            self._tell({"gpu": answer})
+        self._xids.settle(fresh, WATCH_S)
+        problems = self._read_pairs(well, max(deadline_s, time.monotonic() + PAIRS_S), limit_s)
+        if self._xids.problem:
+            problems.append(self._xids.problem)
+        index_of = {uuid: index for index, uuid in well.items()}
+        pairs = [
+            {"a": index_of[a], "b": index_of[b], **pair}
+            for (a, b), pair in list(self._pairs.items())  # a pair that hung may come back just now
+            if a in index_of and b in index_of
+        ]
+        self._tell({"end": {"error": "", "pairs": pairs, "xids": self._xids.take(), "problems": problems}})
 
-def or_none(read: Callable[[], Any]) -> Any:
-    """What not every device or driver can say."""
-    try:
-        return read()
-    except pynvml.NVMLError:
+    def holders(self, uuids: Iterable[str], limit_s: float) -> None:
+        """uuid → pids with a context on it; of a GPU that cannot say, NVML's error."""
+        wanted = set(uuids)
+        deadline_s = time.monotonic() + limit_s
+        count = self._begin(deadline_s, limit_s)
+        if count is None:
+            return
+        holders: dict[str, list[int]] = {}
+        errors: dict[str, str] = {}
+        nameless: list[str] = []
+        work = [(self._worker(index), holding(index, wanted)) for index in range(count)]
+        for worker, found, call in together(work, deadline_s):
+            # One that cannot even say who it is was known by its name before.
+            uuid = found.get("uuid") or self._uuids.get(self._workers.index(worker), "")
+            error = hung(call, limit_s) if call else found.get("error", "")
+            if not error and "pids" in found:
+                holders[uuid] = found["pids"]
+            elif uuid in wanted:
+                errors[uuid] = error
+            elif not uuid and error:
+                nameless.append(error)
+        for uuid in wanted - holders.keys() - errors.keys():
+            # It may be any of those that do not say who they are.
+            errors[uuid] = ", ".join(nameless) or "NVML_ERROR_NOT_FOUND"
+        self._tell({"end": {"error": "", "holders": holders, "errors": errors}})
+
+    def xids(self) -> None:
+        self._tell({"end": {"error": "", "xids": self._xids.take()}})
+
+    def _begin(self, deadline_s: float, limit_s: float) -> int | None:
+        """How many GPUs there are; None where NVML as a whole says nothing, which is then told."""
+        for _, found, call in together([(self._system, self._start)], deadline_s):
+            if call:
+                self._tell({"end": {"error": f"NVML {hung(call, limit_s)}", "hung": True}})
+                return None
+            if "error" in found:
+                self._tell({"end": {"error": found["error"]}})
+                return None
+            return min(int(found["count"]), GPUS_MAX)
         return None
 
+    def _start(self, ask: Ask, found: Answer) -> None:
+        if not self._up:
+            ask.must("nvmlInit")
+            self._up = True
+        if not self._driver:
+            self._driver = text_of(ask.may("nvmlSystemGetDriverVersion") or "")
+        found["count"] = ask.must("nvmlDeviceGetCount")
 
-def read_all() -> Answer:
-    try:
-        count = pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError as error:
-        return {"error": error_name(error), "gpus": []}
-    driver = or_none(pynvml.nvmlSystemGetDriverVersion)
-    return {"error": "", "driver": text_of(driver or ""), "gpus": [read_gpu(index) for index in range(count)]}
+    def _worker(self, index: int) -> Worker:
+        while len(self._workers) <= index:
+            self._workers.append(Worker(f"gpu-{len(self._workers)}"))
+        return self._workers[index]
 
+    def _reading(self, index: int) -> Callable[[Ask, Answer], None]:
+        def work(ask: Ask, found: Answer) -> None:
+            handle = read_gpu(ask, found, index)
+            self._handles[index] = handle
+            self._uuids[index] = found.get("uuid", "")
 
-def read_gpu(index: int) -> Answer:
-    found: Answer = {"index": index, "error": "", "uuid": "", "links": []}
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        # Identity first: a GPU that fails later is still known by name.
-        found["uuid"] = text_of(pynvml.nvmlDeviceGetUUID(handle))
-        found["pci"] = text_of(pynvml.nvmlDeviceGetPciInfo(handle).busId)
-        found["name"] = text_of(pynvml.nvmlDeviceGetName(handle))
-        found["memory_bytes"] = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-        found["minor"] = or_none(lambda: pynvml.nvmlDeviceGetMinorNumber(handle))
-        capability = or_none(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-        found["capability"] = f"{capability[0]}.{capability[1]}" if capability else ""
-        mig = or_none(lambda: pynvml.nvmlDeviceGetMigMode(handle))
-        found["mig"] = bool(mig and mig[0])
-        found["links"] = read_links(handle)
-    except pynvml.NVMLError as error:
-        found["error"] = error_name(error)
-    return found
+        return work
 
+    def _read_pairs(self, well: dict[int, str], deadline_s: float, limit_s: float) -> list[str]:
+        """Fills self._pairs, once for each pair of UUIDs: they stay while NVML is up. Returns what is wrong."""
+        missing = [
+            (a, b)
+            for a in sorted(well)
+            for b in sorted(well)
+            if a < b and well[a] and well[b] and (well[a], well[b]) not in self._pairs
+        ]
+        if not missing:
+            return []
+        handles = dict(self._handles)
+        at: list[tuple[int, int]] = [missing[0]]
 
-def read_links(handle: Any) -> list[Answer]:
-    links = []
-    for link in range(NVLINK_LINKS_MAX):
-        try:
-            active = pynvml.nvmlDeviceGetNvLinkState(handle, link) == pynvml.NVML_FEATURE_ENABLED
-        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
-            break  # no NVLink, or no more links
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
-                raise
-            continue
-        if active:
-            links.append({"link": link, **remote_end(handle, link)})
-    return links
+        def work(ask: Ask, found: Answer) -> None:
+            del found
+            for a, b in missing:
+                at[0] = (a, b)
+                try:
+                    self._pairs[well[a], well[b]] = read_pair(ask, handles[a], handles[b])
+                except pynvml.NVMLError:  # one of the two went just now; the next reading says so
+                    continue
 
-
-def remote_end(handle: Any, link: int) -> Answer:
-    remote = or_none(lambda: pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
-    return {
-        "remote": text_of(remote or ""),
-        "kind": or_none(lambda: pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)),
-    }
+        for _, _, call in together([(self._pairs_worker, work)], deadline_s):
+            if call:
+                return [f"GPU {at[0][0]} and GPU {at[0][1]}: {hung(call, limit_s)}"]
+        return []
 
 
-def read_holders(uuids: list[str]) -> Answer:
-    """uuid → pids with a context on it; of a GPU that cannot say, NVML's error."""
-    holders, errors = {}, {}
-    for uuid in uuids:
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            holders[uuid] = [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-        except pynvml.NVMLError as error:
-            errors[uuid] = error_name(error)
-    return {"error": "", "holders": holders, "errors": errors}
+def hung(call: str, limit_s: float) -> str:
+    return f"hung in {call} for {limit_s:g} s"
+
+
+def holding(index: int, wanted: set[str]) -> Callable[[Ask, Answer], None]:
+    def work(ask: Ask, found: Answer) -> None:
+        handle = ask.must("nvmlDeviceGetHandleByIndex", index)
+        found["uuid"] = text_of(ask.must("nvmlDeviceGetUUID", handle))
+        if found["uuid"] in wanted:
+            found["pids"] = holders_of(ask, handle)
+
+    return work
+
+
+def answers_only() -> TextIO:
+    """stdout for the answers alone: what a library prints goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
 
 
 def main() -> None:
-    error = ""
+    # Ctrl-C in the agent's terminal reaches this process too; the agent ends it by closing stdin.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    out = answers_only()
+
+    def tell(answer: Answer) -> None:
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
+    machine = Machine(tell)
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as failure:
-        error = error_name(failure)
-    for line in sys.stdin:
-        request = json.loads(line)
-        if error:
-            answer: Answer = {"error": error, "gpus": [], "holders": {}}
-        elif request["op"] == "holders":
-            answer = read_holders(request["uuids"])
-        else:
-            answer = read_all()
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        for line in sys.stdin:
+            request = json.loads(line)
+            if request["op"] == "holders":
+                machine.holders(request["uuids"], request["limit_s"])
+            elif request["op"] == "xids":
+                machine.xids()
+            else:
+                machine.read(request["limit_s"])
+    except BrokenPipeError:  # the agent is gone
+        pass
+    # Threads may hang in the driver; they are not waited for.
+    os._exit(0)
 
 
 if __name__ == "__main__":

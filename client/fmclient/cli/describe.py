@@ -183,7 +183,7 @@ def _event_lines(job: Job, now_ms: int) -> list[str]:
 
 def node_lines(node: Node) -> list[str]:
     from fmclient.cli.human import ranges
-    from fmclient.cli.nodes import faults, gpu_row, gpu_views, reason_of, types
+    from fmclient.cli.nodes import fault_lines, gpu_row, gpu_views, reason_of, types
 
     inventory, host = node.inventory, node.inventory.host
     facts = [
@@ -197,7 +197,8 @@ def node_lines(node: Node) -> list[str]:
         ("domain", inventory.nvlink_domain),
     ]
     lines = [f"{name + ':':<10}{value}" for name, value in facts if value]
-    lines += ["faults:", *(f"  {fault}" for fault in faults(node))] if faults(node) else []
+    faults = fault_lines(node)
+    lines += ["faults:", *(f"  {fault}" for fault in faults)] if faults else []
     views = gpu_views(node)
     lines += ["GPUs:"] if views else []
     for view in views:

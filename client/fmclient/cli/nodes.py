@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fmclient.cli.output import Column
 from fmproto.v1 import hardware_pb2
-from fmproto.v1.hardware_pb2 import Gpu
+from fmproto.v1.hardware_pb2 import DeviceHealth, Gpu
 from fmproto.v1.scheduler_pb2 import Node
 
 NODE_COLUMNS = (
@@ -38,11 +38,11 @@ GPU_COLUMNS = (
     Column("REASON"),
 )
 READY = "ready"
-FREE, IN_USE, FAILED, CLOSED = "free", "in use", "failed", "closed"
+FREE, IN_USE, FAILED, CLOSED, DEGRADED = "free", "in use", "failed", "closed", "degraded"
 _UNFIT = {
     hardware_pb2.HEALTH_STATE_FAILED: FAILED,
     hardware_pb2.HEALTH_STATE_DRAINING: "draining",
-    hardware_pb2.HEALTH_STATE_DEGRADED: "degraded",
+    hardware_pb2.HEALTH_STATE_DEGRADED: DEGRADED,
 }
 
 
@@ -75,6 +75,11 @@ def gpu_views(node: Node) -> tuple[GpuView, ...]:
     return tuple(views)
 
 
+def is_free(node: Node, view: GpuView) -> bool:
+    """Whether a job may be placed on it: a degraded GPU still works."""
+    return view.state == FREE or (view.state == DEGRADED and not view.job and node.state == READY)
+
+
 def reason_of(node: Node) -> str:
     """The node's reason; empty where it only names the state again."""
     return "" if node.reason == f"{node.name} is {node.state}" else node.reason
@@ -99,12 +104,33 @@ def types(node: Node) -> str:
 def faults(node: Node) -> tuple[str, ...]:
     """What is wrong with a node's devices, a sentence each."""
     index = {gpu.uuid: f"GPU {gpu.index}" for gpu in node.inventory.gpus}
-    devices = [*node.health.gpus, *node.health.hca_ports, *node.health.disks]
     return tuple(
         f"{index.get(each.device, each.device)} {_UNFIT[each.state]}" + (f": {each.reason}" if each.reason else "")
-        for each in devices
+        for each in _devices(node)
         if each.state in _UNFIT
     )
+
+
+def _devices(node: Node) -> list[DeviceHealth]:
+    health = node.health
+    return [*health.host, *health.gpus, *health.hca_ports, *health.disks]
+
+
+def fault_lines(node: Node) -> list[str]:
+    """As `faults`, with all that was found of each device, the worst first: why, by which readings, and what to do."""
+    index = {gpu.uuid: f"GPU {gpu.index}" for gpu in node.inventory.gpus}
+    lines = []
+    for device in _devices(node):
+        if device.state not in _UNFIT:
+            continue
+        name, state = index.get(device.device, device.device), _UNFIT[device.state]
+        if not device.findings:
+            lines.append(f"{name} {state}" + (f": {device.reason}" if device.reason else ""))
+        for finding in device.findings:
+            lines.append(f"{name} {_UNFIT.get(finding.state, state)}: {finding.reason} ({finding.concern})")
+            lines += [f"  evidence: {finding.evidence}"] if finding.evidence else []
+            lines += [f"  action: {finding.action}"] if finding.action else []
+    return lines
 
 
 def node_row(node: Node) -> tuple[str, ...]:
@@ -114,7 +140,7 @@ def node_row(node: Node) -> tuple[str, ...]:
         node.name,
         node.state,
         str(len(views)),
-        str(sum(view.state == FREE for view in views)),
+        str(sum(is_free(node, view) for view in views)),
         types(node),
         node.leaf or "-",
         node.inventory.address or "-",

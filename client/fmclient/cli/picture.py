@@ -9,7 +9,7 @@ from typing import Any
 from fmclient.cli.draw import MARK_CLOSED, MARK_FREE, MARK_SICK
 from fmclient.cli.human import age, count, few
 from fmclient.cli.jobs import first_why, gpus_asked, nodes_of
-from fmclient.cli.nodes import CLOSED, FREE, IN_USE, READY, gpu_views, trouble
+from fmclient.cli.nodes import CLOSED, DEGRADED, IN_USE, READY, gpu_views, is_free, trouble
 from fmclient.cli.output import Column
 from fmclient.states import is_running, words
 from fmproto.v1.scheduler_pb2 import Job, Node, VersionInfo
@@ -175,9 +175,11 @@ def data(picture: Picture) -> dict[str, Any]:
 
 
 def _node(node: Node) -> NodeLoad:
-    states = [view.state for view in gpu_views(node)]
-    held, free, closed = (states.count(state) for state in (IN_USE, FREE, CLOSED))
-    return NodeLoad(node.name, node.state, trouble(node), held, free, len(states) - held - free - closed, closed)
+    views = gpu_views(node)
+    held = sum(bool(view.job) and view.state in (IN_USE, DEGRADED) for view in views)
+    free = sum(is_free(node, view) for view in views)
+    closed = sum(view.state == CLOSED for view in views)
+    return NodeLoad(node.name, node.state, trouble(node), held, free, len(views) - held - free - closed, closed)
 
 
 def _in_trouble(node: NodeLoad) -> bool:

@@ -99,6 +99,8 @@ class Answers:
                     state, reason = ("draining" if held else "drained"), intent.reason
                 elif inventory.gpus and sum(gpu.node == name for gpu in failed) == len(inventory.gpus):
                     state, reason = "failed", "every GPU failed"
+                elif name in snapshot.closed:
+                    state, reason = "closed", snapshot.closed[name]
             else:
                 reason = snapshot.closed.get(name, "")
             node = pb.Node(name=name, inventory=inventory, state=state, reason=reason, holders=held)
