@@ -13,23 +13,28 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from fmproto import gpus
 from fmproto.fields import Faults, Fields, TooManyFaultsError, name_hint
 from fmproto.hostlist import expand
-from fmproto.nodetypes import TYPE_NAME, NodeType, builtin_types, read_node_type
+from fmproto.nodetypes import ACTIVE, TYPE_NAME, HcaType, NodeType, builtin_types, read_node_type
 from fmproto.v1 import hardware_pb2
 from fmproto.yamltext import Fault, Limits, Table, Tree, join, load, shown
 
 API_VERSION = "fmsched/v1"
 KIND = "Cluster"
-READ_ELSEWHERE = ("fabric", "busy", "closed")
+READ_ELSEWHERE = ("fabric", "busy", "closed", "problems")
 # A hand-written or generated file of 100,000 nodes stays far below these.
 LIMITS = Limits(bytes_max=64 << 20, depth_max=16, values_max=2_000_000)
 
+# What an agent says of such a GPU.
+MIG_REASON = "MIG mode is on; only whole GPUs are granted"
 NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 UUID_MAX = 80
 _UUIDS = uuid.UUID("6f1d3c5e-8a52-5b0e-9d57-0a4c1f6b2e90")  # the namespace of described GPUs
 _GPU = re.compile(r"gpu([0-9]{1,3})")
-_GPU_UUID = re.compile(rf"GPU-[A-Za-z0-9-]{{1,{UUID_MAX}}}")
+# A reason that is what the port itself says: "Down/Polling", "Initializing/LinkUp".
+_PORT_STATE = re.compile(r"(Down|Initializing|Initialized|Armed|Init|Disabled)(?:/([A-Za-z][A-Za-z0-9_]{0,30}))?")
+GPU_UUID = re.compile(rf"GPU-[A-Za-z0-9-]{{1,{UUID_MAX}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +185,7 @@ def _check_uuids(fields: Fields, entry: NodeEntry, kind: NodeType, count: int) -
         fields.faults.add(line, path, f"found UUIDs for {count} nodes; allowed: in an entry of one node")
     elif len(entry.uuids) != len(kind.gpus):
         fields.faults.add(line, path, f"found {len(entry.uuids)} UUIDs; allowed: {len(kind.gpus)}, one for each GPU")
-    elif odd := next((one for one in entry.uuids if not _GPU_UUID.fullmatch(one)), None):
+    elif odd := next((one for one in entry.uuids if not GPU_UUID.fullmatch(one)), None):
         fields.faults.add(line, path, f"found {shown(odd)}; allowed: GPU-… as nvidia-smi -L prints it")
     elif len(set(entry.uuids)) != len(entry.uuids):
         fields.faults.add(line, path, "found the same UUID twice; allowed: once")
@@ -195,7 +200,8 @@ def _device(key: str, members: set[str], kind: NodeType) -> tuple[str, int, str,
         index = int(match[1])
         if index < len(kind.gpus):
             return node, index, "", 0
-        return f"found GPU {index}; allowed: gpu0 to gpu{len(kind.gpus) - 1} of type {kind.name}"
+        allowed = f"gpu0 to gpu{len(kind.gpus) - 1}" if kind.gpus else "none"
+        return f"found GPU {index}; allowed: {allowed} of type {kind.name}"
     name, _, port = device.partition("/")
     for hca in kind.hcas:
         if hca.name == name and port in ("", str(hca.port)):
@@ -207,7 +213,7 @@ def _device(key: str, members: set[str], kind: NodeType) -> tuple[str, int, str,
 
 
 def device_faults(described: Described, entry: NodeEntry) -> Mapping[str, tuple[DeviceFault, ...]]:
-    """The sick devices of each node of an entry that has some, in the order of the file."""
+    """The devices that `faults` names, for each node of an entry that has some, in the order of the file."""
     if not entry.faults:
         return {}
     members = expand(entry.names)
@@ -222,9 +228,20 @@ def device_faults(described: Described, entry: NodeEntry) -> Mapping[str, tuple[
     return found
 
 
+def type_faults(kind: NodeType) -> tuple[DeviceFault, ...]:
+    """What cannot be used in any node of a type: GPUs in MIG mode, ports that are not Active."""
+    gpus = [DeviceFault(index, "", 0, MIG_REASON) for index, gpu in enumerate(kind.gpus) if gpu.mig is not None]
+    ports = [DeviceFault(-1, hca.name, hca.port, hca.state) for hca in kind.hcas if hca.state != ACTIVE]
+    return (*gpus, *ports)
+
+
 def gpu_uuids(entry: NodeEntry, node: str, count: int) -> tuple[str, ...]:
     """Those of the file, else made from node and index: the same in every process that reads the file."""
-    return entry.uuids or tuple(f"GPU-{uuid.uuid5(_UUIDS, f'{node}/gpu{i}')}" for i in range(count))
+    return entry.uuids or tuple(made_uuid(node, i) for i in range(count))
+
+
+def made_uuid(node: str, index: int) -> str:
+    return f"GPU-{uuid.uuid5(_UUIDS, f'{node}/gpu{index}')}"
 
 
 def load_cluster(source: str | bytes) -> Tree | tuple[Fault, ...]:
@@ -243,8 +260,16 @@ def describe_node(source: str | bytes | Path, node: str) -> tuple[hardware_pb2.I
         hint = name_hint(node, list(described.entry_of))
         raise DescriptionError((Fault(0, "nodes", f"found no node {shown(node)}; {hint}"),))
     entry = described.entry_of[node]
+    return node_messages(described, node, device_faults(described, entry).get(node, ()))
+
+
+def node_messages(
+    described: Described, node: str, named: tuple[DeviceFault, ...]
+) -> tuple[hardware_pb2.Inventory, hardware_pb2.Health]:
+    """Inventory and health of a node of the file; `named` are its device_faults."""
+    entry = described.entry_of[node]
     kind = described.types[entry.type]
-    sick = device_faults(described, entry).get(node, ())
+    sick = (*type_faults(kind), *named)
     uuids = gpu_uuids(entry, node, len(kind.gpus))
     return _inventory(entry, node, kind, uuids, sick), _health(node, kind, uuids, sick)
 
@@ -273,7 +298,7 @@ def _described(source: str | bytes) -> Described:
 def _inventory(
     entry: NodeEntry, node: str, kind: NodeType, uuids: tuple[str, ...], sick: tuple[DeviceFault, ...]
 ) -> hardware_pb2.Inventory:
-    down = {(fault.hca, fault.port) for fault in sick if fault.gpu < 0}
+    down = {(fault.hca, fault.port): fault.reason for fault in sick if fault.gpu < 0}
     return hardware_pb2.Inventory(
         node=node,
         address=entry.address,
@@ -288,19 +313,7 @@ def _inventory(
             for b in range(a + 1, len(kind.gpus))
             if kind.nvlink[a][b] > 0
         ],
-        hca_ports=[
-            hardware_pb2.HcaPort(
-                hca=hca.name,
-                port=hca.port,
-                state="Down" if (hca.name, hca.port) in down else "Active",
-                physical_state="Polling" if (hca.name, hca.port) in down else "LinkUp",
-                rate_gbps=hca.rate_gbps,
-                link_layer="InfiniBand",
-                numa_node=-1,
-                near_gpus=hca.near,
-            )
-            for hca in kind.hcas
-        ],
+        hca_ports=[_port(hca, down.get((hca.name, hca.port))) for hca in kind.hcas],
         nvlink_domain=entry.nvlink_domain,
         nvlink_domain_gbytes_per_s=kind.domain_nvlink_gbytes_per_s if entry.nvlink_domain else 0.0,
         source="described",
@@ -308,8 +321,28 @@ def _inventory(
     )
 
 
+def _port(hca: HcaType, reason: str | None) -> hardware_pb2.HcaPort:
+    """`reason`: why it cannot be used; where it is a state ("Down/Disabled"), the port says that, else it is Down, Polling."""
+    state, physical = ACTIVE, "LinkUp"
+    if reason is not None:
+        match = _PORT_STATE.fullmatch(reason)
+        state, physical = (match[1], match[2] or "") if match else ("Down", "Polling")
+    return hardware_pb2.HcaPort(
+        hca=hca.name,
+        port=hca.port,
+        state=state,
+        physical_state=physical,
+        rate_gbps=hca.rate_gbps,
+        link_layer=hca.link_layer,
+        numa_node=-1,
+        near_gpus=hca.near,
+        roce_gid_index=-1,
+    )
+
+
 def _gpu(kind: NodeType, index: int, uuid_: str) -> hardware_pb2.Gpu:
     gpu = kind.gpus[index]
+    facts = gpus.lookup(gpu.name, gpu.memory_gb * 1024)
     return hardware_pb2.Gpu(
         index=index,
         uuid=uuid_,
@@ -324,6 +357,9 @@ def _gpu(kind: NodeType, index: int, uuid_: str) -> hardware_pb2.Gpu:
         numa_node=-1,
         memory_gb=gpu.memory_gb,
         family=gpu.family,
+        vendor=(facts.vendor if facts else "") or "nvidia",
+        mig_enabled=gpu.mig is not None,
+        mig_instances=[hardware_pb2.MigInstance(profile=profile) for profile in gpu.mig or ()],
     )
 
 

@@ -15,13 +15,19 @@ from fmproto.yamltext import Limits, Scalar, Table, Tree, describe, join, load, 
 GPUS_MAX = 64  # of one node
 HCAS_MAX = 64
 PORTS_MAX = 8
+MIG_MAX = 64  # instances of one GPU
 MEMORY_GB_MAX = 1_000_000.0
 GBYTES_PER_S_MAX = 100_000.0
 GBPS_MAX = 100_000.0
 CPUS_MAX = 100_000
 
 TYPE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_HCA_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
+HCA_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
+INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
+ACTIVE = "Active"
+_STATE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}(/[A-Za-z][A-Za-z0-9_]{0,30})?")
+# "1g.10gb", "1g.10gb+me", "1g.5gb+me.all", "1c.3g.71gb", "1g.24gb-me"
+MIG_PROFILE = re.compile(r"([0-9]{1,2}c\.)?[0-9]{1,2}g\.[0-9]{1,4}gb([+-][a-z0-9.]{1,16}){0,3}")
 _PAIR = re.compile(r"([0-9]{1,2})-([0-9]{1,2})")
 
 
@@ -33,16 +39,19 @@ class GpuType:
     memory_gb: float  # nominal, decimal
     multiprocessors: int = 0
     compute_capability: str = ""
+    mig: tuple[str, ...] | None = None  # MIG is on, with these instances; None: it is off
 
 
 @dataclass(frozen=True, slots=True)
 class HcaType:
-    """One adapter port. `near` lists GPU indices."""
+    """One adapter port. `near` lists GPU indices; a rate of 0 is not known."""
 
     name: str
     port: int
     rate_gbps: float
     near: tuple[int, ...] = ()
+    link_layer: str = INFINIBAND
+    state: str = ACTIVE  # of a port that no node of the type uses: "Down", "Down/Disabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,11 @@ class NodeType:
     cpus: int = 0
     memory_gb: float = 0.0
     domain_nvlink_gbytes_per_s: float = 0.0
+
+    @property
+    def fabric_ports(self) -> tuple[HcaType, ...]:
+        """The ports that `leaf` joins to switches: those of InfiniBand, or all where the type has none."""
+        return tuple(hca for hca in self.hcas if hca.link_layer == INFINIBAND) or self.hcas
 
 
 @cache
@@ -134,22 +148,44 @@ def _read_cards(fields: Fields) -> tuple[GpuType, ...]:
     count = fields.whole("count", 1, GPUS_MAX, default=1)
     given_gb = fields.number("memoryGB", "GB (decimal, nominal)", MEMORY_GB_MAX)
     family = fields.text("family", "the word that acceleratorType names, such as h100")
+    mig = _read_mig(fields)
     fields.finish()
-    facts = gpus.lookup(name, given_gb * 1024) if name else None
-    if facts is None:
-        return (GpuType(name, "", family, given_gb),) * count
-    memory_gb = given_gb or facts.memory_gb
-    if not memory_gb:
+    card = gpu_type(name, given_gb, family, mig)
+    if name and not card.memory_gb and not fields.has("memoryGB"):
         fields.faults.add(fields.line, fields.at("memoryGB"), f"found nothing; allowed: the memory of {shown(name)}, in GB")
-    card = GpuType(
+    return (card,) * count
+
+
+def gpu_type(name: str, memory_gb: float = 0.0, family: str = "", mig: tuple[str, ...] | None = None) -> GpuType:
+    """A GPU that calls itself `name`, with the catalogue's facts. `memory_gb` is nominal; 0: the catalogue's, or not known."""
+    facts = gpus.lookup(name, memory_gb * 1024) if name else None
+    if facts is None:
+        return GpuType(name, "", family.lower(), memory_gb, mig=mig)
+    return GpuType(
         name=name,
         model="" if facts.guessed else facts.key,
         family=family.lower() or facts.family,
-        memory_gb=memory_gb,
+        memory_gb=memory_gb or facts.memory_gb,
         multiprocessors=facts.multiprocessors,
         compute_capability=facts.compute_capability,
+        mig=mig,
     )
-    return (card,) * count
+
+
+def _read_mig(fields: Fields) -> tuple[str, ...] | None:
+    allowed = "a list of MIG profiles, such as 1g.10gb"
+    if not fields.has("mig"):
+        fields.raw("mig")
+        return None
+    found = []
+    for path, item in fields.items("mig", allowed):
+        if isinstance(item, Scalar) and MIG_PROFILE.fullmatch(item.text):
+            found.append(item.text)
+        else:
+            fields.faults.add(item.line, path, f"found {describe(item)}; allowed: {allowed}")
+    if len(found) > MIG_MAX:
+        fields.faults.add(fields.line, fields.at("mig"), f"found {len(found)} instances; allowed: at most {MIG_MAX}")
+    return tuple(found)
 
 
 def _uniform(count: int, gbytes_per_s: float) -> tuple[tuple[float, ...], ...]:
@@ -219,10 +255,12 @@ def _read_hcas(tree: Tree, outer: Fields, gpu_count: int) -> tuple[HcaType, ...]
     for path, item in outer.items("hcas", "{count, rateGbps} or a list of {name, rateGbps, near}"):
         fields = Fields(item, path, outer.faults)
         hca = HcaType(
-            name=fields.text("name", "an adapter's name, such as mlx5_0", required=True, pattern=_HCA_NAME),
+            name=fields.text("name", "an adapter's name, such as mlx5_0", required=True, pattern=HCA_NAME),
             port=fields.whole("port", 1, PORTS_MAX, default=1),
             rate_gbps=fields.number("rateGbps", "Gb/s", GBPS_MAX, required=True),
             near=_read_near(fields, gpu_count),
+            link_layer=fields.choice("linkLayer", (INFINIBAND, ETHERNET), default=INFINIBAND),
+            state=fields.text("state", "a port's state, such as Down or Down/Disabled", pattern=_STATE) or ACTIVE,
         )
         fields.finish()
         if any((hca.name, hca.port) == (other.name, other.port) for other in hcas):
@@ -234,7 +272,7 @@ def _read_hcas(tree: Tree, outer: Fields, gpu_count: int) -> tuple[HcaType, ...]
 
 
 def _read_near(fields: Fields, gpu_count: int) -> tuple[int, ...]:
-    allowed = f"a list of GPU numbers from 0 to {gpu_count - 1}"
+    allowed = f"a list of GPU numbers from 0 to {gpu_count - 1}" if gpu_count else "nothing: the type has no GPU"
     near = []
     for path, item in fields.items("near", allowed):
         value = item.value if isinstance(item, Scalar) else None

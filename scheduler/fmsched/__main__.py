@@ -16,9 +16,11 @@ import typer
 
 from fmproto import keys
 from fmproto.etcd import Etcd, Tls
-from fmproto.kv import KV, StoreFull, StoreUnavailable
+from fmproto.kv import KV, Conflict, StoreFull, StoreUnavailable
 from fmproto.tls import client_tls, server_tls
+from fmproto.v1 import hardware_pb2 as hw
 from fmsched.config import Config, ConfigError, load
+from fmsched.discovery import Discovery
 from fmsched.lifecycle.liveness import LivenessLimits
 from fmsched.lifecycle.step import Limits
 from fmsched.loop import LoopConfig, Scheduler
@@ -89,7 +91,7 @@ class Process:
     def __init__(self, config: Config, kv: KV) -> None:
         self._config = config
         self._kv = kv
-        self._cluster = read_fabric(config.fabric)
+        self._cluster = read_fabric(config.fabric_source.file)
         self._solver = ThreadSolver()
         self._service_solver = ThreadSolver(waiting_max=SOLVES_WAITING_MAX)
         self.scheduler = Scheduler(kv, self._solver, loop_config(config), _wall_ms)
@@ -177,9 +179,13 @@ class Process:
                 task.cancel()
 
     async def _publish_fabric(self) -> None:
+        source = self._config.fabric_source
+        if source.discover:
+            mirror = self.scheduler.mirror
+            await Discovery(source.discover, source.period_s, source.timeout_s, mirror, self._put_fabric).run()
         if self._cluster is None:
             return
-        message = fabric_message(self._cluster.fabric, Path(self._config.fabric).name)
+        message = fabric_message(self._cluster.fabric, Path(source.file).name)
         while True:
             ledger = self.scheduler.ledger
             if ledger is not None and self.scheduler.mirror.synced:
@@ -188,6 +194,12 @@ class Process:
                 with contextlib.suppress(StoreUnavailable, StoreFull):
                     await ledger.put_fabric(message)
             await asyncio.sleep(0.2)
+
+    async def _put_fabric(self, fabric: hw.Fabric) -> None:
+        """Guarded by the leadership. Raises StoreUnavailable before it has begun, and once it is over."""
+        ledger = self.scheduler.ledger
+        if ledger is None or isinstance(await ledger.put_fabric(fabric), Conflict):
+            raise StoreUnavailable("the fabric is the leader's to write")
 
 
 def _wall_ms() -> int:

@@ -16,6 +16,8 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s/]+):([0-9]{1,5})")
 # A server that listens there does not say by what address it is reached.
 EVERY_ADDRESS = ("0.0.0.0:", "[::]:")
 
+FABRIC_SECONDS_MAX = 86_400.0
+
 
 class ConfigError(Exception):
     """One line that names the place, what was found and what is allowed."""
@@ -64,16 +66,29 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     start_s: float = 60.0
 
 
+class FabricConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the leader takes switches and links from: a Cluster file, or a command that prints what `ibnetdiscover` does, each period."""
+
+    file: str = ""
+    discover: tuple[str, ...] = ()  # the command and its arguments; empty: off
+    period_s: float = 60.0
+    timeout_s: float = 30.0  # of one run
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str = ""  # of this replica; the host's name where empty
     listen: str = "127.0.0.1:7070"
     advertise: str = ""  # what clients reach it by; `listen` where empty
-    fabric: str = ""  # a Cluster file: its fabric is written to the store by the leader
+    fabric: str | FabricConfig = FabricConfig()  # a string is its `file`
     metrics_listen: str = ""  # host:port for Prometheus; empty: none
     solve_deterministic_s: float = 5.0
     tls: TlsConfig = TlsConfig()
     etcd: EtcdConfig = EtcdConfig()
     timeouts: Timeouts = Timeouts()
+
+    @property
+    def fabric_source(self) -> FabricConfig:
+        return FabricConfig(file=self.fabric) if isinstance(self.fabric, str) else self.fabric
 
     def named(self) -> str:
         return self.name or socket.gethostname()
@@ -93,6 +108,8 @@ def load(path: str | None, overrides: dict[str, Any]) -> Config:
     for name, value in overrides.items():
         target = raw
         *parents, leaf = name.split(".")
+        if not parents and isinstance(raw.get(leaf), dict):
+            parents, leaf = [leaf], "file"  # --fabric FILE over a [fabric] table
         for parent in parents:
             target = target.setdefault(parent, {})
         target[leaf] = value
@@ -118,6 +135,7 @@ def _check(where: str, config: Config) -> None:
         if not _is_address(endpoint):
             raise ConfigError(f"{where}: etcd.endpoints: found {endpoint!r}; allowed is host:port")
     _check_files(where, config)
+    _check_fabric(where, config.fabric_source)
     timeouts = config.timeouts
     for key in timeouts.__struct_fields__:
         if getattr(timeouts, key) <= 0:
@@ -130,6 +148,18 @@ def _check(where: str, config: Config) -> None:
         )
     if config.etcd.election_ttl_s < 2:
         raise ConfigError(f"{where}: etcd.election_ttl_s: found {config.etcd.election_ttl_s:g}; at least 2 is allowed")
+
+
+def _check_fabric(where: str, fabric: FabricConfig) -> None:
+    if fabric.file and fabric.discover:
+        found = f"{fabric.file!r} and {list(fabric.discover)!r}"
+        raise ConfigError(f"{where}: fabric.file, fabric.discover: found {found}; allowed: one of the two")
+    if fabric.discover and not fabric.discover[0]:
+        raise ConfigError(f"{where}: fabric.discover: found '' as the command; allowed: a program and its arguments")
+    for key in ("period_s", "timeout_s"):
+        if not 0 < getattr(fabric, key) <= FABRIC_SECONDS_MAX:
+            found, most = getattr(fabric, key), f"{FABRIC_SECONDS_MAX:g}"
+            raise ConfigError(f"{where}: fabric.{key}: found {found}; seconds over 0 and up to {most} are allowed")
 
 
 def _check_files(where: str, config: Config) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fmproto.yamltext import Fault
 from fmsched.topology.clusterfile import ClusterFile, parse, to_snapshot
-from fmsched.topology.clustertext import write
+from fmsched.topology.clustertext import write, write_json
 from tests.unit.test_topology_clusterfile import FULL
 
 words = st.text(min_size=1, max_size=12).filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
@@ -18,19 +18,30 @@ figures = st.floats(0.5, 1000).map(lambda value: round(value, 3)) | st.integers(
 
 @st.composite
 def node_types(draw: st.DrawFn) -> dict[str, object]:
-    count = draw(st.integers(1, 4))
-    gpus = {
-        "model": draw(st.sampled_from(["NVIDIA H100 80GB HBM3", "L40S", "Odd One 7"])),
-        "memoryGB": draw(figures),
-        "count": count,
+    count = draw(st.integers(0, 4))
+    card = {
+        "model": draw(st.sampled_from(["NVIDIA H100 80GB HBM3", "L40S", "Odd One 7", "???"])),
+        "memoryGB": draw(figures | st.just(0)),
     }
+    if draw(st.booleans()):
+        card["mig"] = draw(st.lists(st.sampled_from(["1g.10gb", "1g.10gb+me", "1c.3g.71gb"]), max_size=3))
+    gpus = {**card, "count": count} if count else []
     kind: dict[str, object] = {"gpus": gpus, "cpus": draw(st.integers(0, 512)), "memoryGB": draw(figures)}
     pairs = [f"{i}-{j}" for i in range(count) for j in range(i + 1, count)]
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     kind["nvlink"] = {"pairs": {pair: draw(figures) for pair in chosen}} if draw(st.booleans()) else draw(figures)
-    near = st.lists(st.integers(0, count - 1), unique=True, max_size=count)
-    ports = draw(st.integers(1, 3))
-    kind["hcas"] = [{"name": f"mlx5_{i}", "rateGbps": draw(figures), "near": draw(near)} for i in range(ports)]
+    near = st.lists(st.integers(0, count - 1), unique=True, max_size=count) if count else st.just([])
+    layers, states = st.sampled_from(["InfiniBand", "Ethernet"]), st.sampled_from(["Active", "Down", "Down/Disabled"])
+    kind["hcas"] = [
+        {
+            "name": f"mlx5_{i}",
+            "rateGbps": draw(figures),
+            "near": draw(near),
+            "linkLayer": draw(layers),
+            "state": draw(states),
+        }
+        for i in range(draw(st.integers(1, 3)))
+    ]
     return kind
 
 
@@ -42,15 +53,17 @@ def clusters(draw: st.DrawFn) -> dict[str, object]:
         name = draw(st.sampled_from([f"n{i}", f"n{i}-[1-3]", f"n{i}x[08-11]"]))
         entry: dict[str, object] = {"name": name, "type": draw(st.sampled_from([*types, "dgx-1v"])), "leaf": "leaf1"}
         entry["labels"] = draw(st.dictionaries(words, words, max_size=2))
-        entry["faults"] = {"gpu0": draw(words)} if draw(st.booleans()) else {}
+        entry["faults"] = {"mlx5_0": draw(words)} if draw(st.booleans()) and entry["type"] != "dgx-1v" else {}
         nodes.append(entry)
     fabric = {
         "switches": {"leaf[1-2]": 0, "spine1": 1},
         "links": [{"between": ["leaf[1-2]", "spine1"], "gbps": draw(figures), "count": draw(st.integers(1, 9))}],
     }
-    busy = {draw(words): f"{nodes[0]['name']}/gpu0"} if draw(st.booleans()) else {}
+    busy = {draw(words): f"{nodes[0]['name']}"} if draw(st.booleans()) else {}
     closed = {nodes[-1]["name"]: draw(words)} if draw(st.booleans()) else {}
-    document = {"nodeTypes": types, "nodes": nodes, "fabric": fabric, "busy": busy, "closed": closed}
+    problem = st.fixed_dictionaries({"file": words, "line": st.integers(0, 99), "what": words, "why": words})
+    problems = draw(st.lists(problem, max_size=2))
+    document = {"nodeTypes": types, "nodes": nodes, "fabric": fabric, "busy": busy, "closed": closed, "problems": problems}
     return {"apiVersion": "fmsched/v1", "kind": "Cluster", **document}
 
 
@@ -61,6 +74,7 @@ def test_what_is_written_reads_back_the_same(document: dict[str, object], indent
     assert isinstance(cluster, ClusterFile), [str(fault) for fault in cluster]
     again = parse(write(cluster))
     assert again == cluster
+    assert parse(write_json(cluster)) == cluster
     assert isinstance(again, ClusterFile)
     one, other = to_snapshot(cluster), to_snapshot(again)
     assert (one.held, one.unfit, one.closed) == (other.held, other.unfit, other.closed)

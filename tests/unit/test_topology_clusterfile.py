@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from fmproto.dumptext import Problem
 from fmproto.nodetypes import builtin_types
 from fmsched.model.hardware import GpuId
 from fmsched.model.snapshot import Snapshot
 from fmsched.topology.clusterfile import ClusterFile, parse, to_snapshot
-from fmsched.topology.clustertext import write
+from fmsched.topology.clustertext import write, write_json
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLUSTERS = sorted(path for path in EXAMPLES.glob("*.yaml") if "kind: Cluster" in path.read_text())
@@ -25,6 +26,15 @@ nodeTypes:
   rail-box:
     base: hgx-h100
     hcas: {count: 4, rateGbps: 200}
+  host:
+    gpus: []
+    hcas: [{name: mlx5_0, rateGbps: 200}, {name: mlx5_1, rateGbps: 0}, {name: mlx5_2, rateGbps: 200, state: Down/Disabled}]
+  sliced:
+    gpus:
+      - {model: NVIDIA A100-SXM4-80GB, memoryGB: 80, mig: [3g.40gb, "1g.10gb+me"]}
+      - {model: NVIDIA A100-SXM4-80GB, memoryGB: 80, mig: []}
+      - {model: unknown, memoryGB: 0}
+    hcas: [{name: mlx5_0, rateGbps: 200}, {name: eth0, rateGbps: 25, linkLayer: Ethernet}]
   mixed:
     gpus:
       - {model: NVIDIA A10, memoryGB: 24, count: 2}
@@ -46,6 +56,8 @@ nodes:
     uuids: [GPU-aa, GPU-bb, GPU-cc]
     faults: {gpu2: "ECC", mlx5_0/2: unplugged}
   - {name: "t[1-2]", type: gb200-nvl72-tray, nvlinkDomain: rack1}
+  - {name: "h[1-2]", type: host, leaf: leaf2, faults: {h2/mlx5_0: Down/Polling}}
+  - {name: s1, type: sliced, leaf: leaf2}
 fabric:
   switches: {"leaf[1-2]": 0, "rail[1-4]": 0, "spine[1-2]": 1}
   links:
@@ -53,10 +65,14 @@ fabric:
     - {between: [spine1, "rail[1-4]"], gbps: 200}
     - {between: [spine2, "rail[1-4]"], gbps: 200, down: true}
     - {between: [t1, leaf2], gbps: 400, hca: mlx5_3}
+    - {between: ["h[1-2]", leaf1], gbps: 0, hca: mlx5_0}
 busy:
   job-1: "n01,n02/gpu[0-3]"
   job-2: [n04/gpu7, m1/gpu0]
 closed: {t2: "repair"}
+problems:
+  - {file: net.txt, line: 12, what: "cut row", why: "the file ends there"}
+  - {file: "7", what: "", why: "the whole file"}
 """
 
 
@@ -79,7 +95,9 @@ def test_what_is_held_sick_and_closed(snapshot: Snapshot) -> None:
         GpuId("m1", 0),
     }
     assert snapshot.held[GpuId("n04", 7)] == "job-2"
-    assert snapshot.unfit == {GpuId("n03", 3): "Xid 79: fallen off the bus", GpuId("m1", 2): "ECC"}
+    mig = "MIG mode is on; only whole GPUs are granted"
+    sliced = {GpuId("s1", 0): mig, GpuId("s1", 1): mig}
+    assert snapshot.unfit == {GpuId("n03", 3): "Xid 79: fallen off the bus", GpuId("m1", 2): "ECC", **sliced}
     assert snapshot.closed == {"t2": "repair"}
 
 
@@ -94,6 +112,39 @@ def test_nodes_of_one_type_share_one_shape(snapshot: Snapshot) -> None:
     assert (mixed.address, mixed.socket_interface) == ("10.0.0.9", "eth0")
     assert [hca.near for hca in topology.node("r1").shape.hcas] == [(0, 1), (2, 3), (4, 5), (6, 7)]
     assert topology.nvlink_gbytes_per_s("t1", 0, "t2", 3) == 1800.0
+
+
+def test_hosts_without_gpus_ports_that_are_down_and_ethernet_beside_infiniband(snapshot: Snapshot) -> None:
+    topology = snapshot.topology
+    assert topology.node("h1").shape.gpus == ()
+    assert [hca.name for hca in topology.node("h1").shape.hcas] == ["mlx5_0", "mlx5_1"]
+    assert [hca.name for hca in topology.node("h2").shape.hcas] == ["mlx5_1"]
+    assert [(hca.name, hca.rate_gbps) for hca in topology.node("s1").shape.hcas] == [("mlx5_0", 200.0)]
+    links = {(link.a, link.b, link.hca): link.down for link in topology.fabric.links}
+    # A port that faults or the type take away is down wherever a row names it; another cable of the node is not.
+    assert links["h1", "leaf1", "mlx5_0"] is False
+    assert links["h2", "leaf1", "mlx5_0"] is True
+    assert (links["h1", "leaf2", "mlx5_0"], links["h1", "leaf2", "mlx5_2"]) == (False, True)
+    assert ("s1", "leaf2", "eth0") not in links
+
+
+def test_links_of_unknown_rate_join(snapshot: Snapshot) -> None:
+    topology = snapshot.topology
+    assert topology.leaves[topology.leaf_of[topology.index["h1"]]] == "leaf[1-2]"
+    text = (
+        NODES.replace("leaf: leaf1", 'leaf: "leaf[1-2]", nodesPerLeaf: 1')
+        + "fabric: {links: [{between: [leaf1, leaf2], gbps: 0}]}\n"
+    )
+    topology = to_snapshot(read(text)).topology
+    assert topology.hop_count("n1", "n2") == 2
+    assert topology.link_gbps("n1", "n2") == 0.0
+
+
+def test_problems_are_kept() -> None:
+    assert read(FULL).problems == (
+        Problem("net.txt", 12, "cut row", "the file ends there"),
+        Problem("7", 0, "", "the whole file"),
+    )
 
 
 def test_where_nodes_hang(snapshot: Snapshot) -> None:
@@ -120,6 +171,7 @@ def test_uuids_are_the_same_in_every_process(snapshot: Snapshot) -> None:
 def test_what_is_written_reads_back_the_same(text: str) -> None:
     cluster = read(text)
     assert read(write(cluster)) == cluster
+    assert read(write_json(cluster)) == cluster
     assert write(read(write(cluster))) == write(cluster)
 
 
@@ -250,6 +302,31 @@ FAULTS = {
         "nodeTypes.t.hcas[0].near[0]",
         "found 8; allowed: a list of GPU numbers from 0 to 7",
     ),
+    "MIG profile": (
+        NODES + "nodeTypes: {t: {gpus: {model: A30, mig: [1g.6gb, half]}}}\n",
+        5,
+        "nodeTypes.t.gpus.mig[1]",
+        "found 'half'; allowed: a list of MIG profiles, such as 1g.10gb",
+    ),
+    "link layer": (
+        NODES + "nodeTypes: {t: {base: l40s-8, hcas: [{name: a, rateGbps: 1, linkLayer: Ethernett}]}}\n",
+        5,
+        "nodeTypes.t.hcas[0].linkLayer",
+        "nearest known name: Ethernet",
+    ),
+    "port state": (
+        NODES + "nodeTypes: {t: {base: l40s-8, hcas: [{name: a, rateGbps: 1, state: not up}]}}\n",
+        5,
+        "nodeTypes.t.hcas[0].state",
+        "allowed: a port's state, such as Down or Down/Disabled",
+    ),
+    "near without GPUs": (
+        NODES + "nodeTypes: {t: {gpus: [], hcas: [{name: a, rateGbps: 1, near: [0]}]}}\n",
+        5,
+        "nodeTypes.t.hcas[0].near[0]",
+        "allowed: nothing: the type has no GPU",
+    ),
+    "problem": (NODES + "problems: [{file: a, lin: 3, why: b}]\n", 5, "problems[0].lin", "nearest known name: line"),
     "port twice": (
         NODES + "nodeTypes: {t: {base: l40s-8, hcas: [{name: a, rateGbps: 1}, {name: a, rateGbps: 1}]}}\n",
         5,

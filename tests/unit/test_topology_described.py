@@ -102,3 +102,46 @@ def test_built_in_types_hold_together(name: str) -> None:
     assert len(kind.nvlink) == count
     assert all(kind.nvlink[i][j] == kind.nvlink[j][i] for i in range(count) for j in range(count))
     assert {index for hca in kind.hcas for index in hca.near} == set(range(count)), "every GPU has a near adapter"
+
+
+ODD = """\
+apiVersion: fmsched/v1
+kind: Cluster
+nodeTypes:
+  odd:
+    gpus:
+      - {model: NVIDIA H100 80GB HBM3, memoryGB: 80, mig: [3g.40gb, 4g.40gb]}
+      - {model: AMD Instinct MI300X, memoryGB: 192}
+    hcas:
+      - {name: mlx5_0, rateGbps: 400}
+      - {name: mlx5_1, rateGbps: 100, linkLayer: Ethernet, state: Down/Disabled}
+      - {name: mlx5_2, rateGbps: 400}
+  host: {gpus: []}
+nodes:
+  - {name: o1, type: odd, faults: {mlx5_0: Initializing/LinkUp, mlx5_2: "cable cut"}}
+  - {name: h1, type: host}
+problems: [{file: a.txt, what: x, why: y}]
+"""
+
+
+def test_mig_link_layers_and_states_reach_the_agent() -> None:
+    inventory, health = describe_node(ODD, "o1")
+    assert [gpu.mig_enabled for gpu in inventory.gpus] == [True, False]
+    assert [each.profile for each in inventory.gpus[0].mig_instances] == ["3g.40gb", "4g.40gb"]
+    assert [gpu.vendor for gpu in inventory.gpus] == ["nvidia", "amd"]
+    assert [(each.state, each.reason) for each in health.gpus] == [
+        (hardware_pb2.HEALTH_STATE_FAILED, "MIG mode is on; only whole GPUs are granted"),
+        (hardware_pb2.HEALTH_STATE_OK, ""),
+    ]
+    assert [(port.hca, port.state, port.physical_state, port.link_layer) for port in inventory.hca_ports] == [
+        ("mlx5_0", "Initializing", "LinkUp", "InfiniBand"),
+        ("mlx5_1", "Down", "Disabled", "Ethernet"),
+        ("mlx5_2", "Down", "Polling", "InfiniBand"),
+    ]
+    assert [each.reason for each in health.hca_ports] == ["Initializing/LinkUp", "Down/Disabled", "cable cut"]
+    assert {port.roce_gid_index for port in inventory.hca_ports} == {-1}
+
+
+def test_a_host_without_gpus() -> None:
+    inventory, health = describe_node(ODD, "h1")
+    assert (len(inventory.gpus), len(inventory.hca_ports), len(health.gpus)) == (0, 0, 0)

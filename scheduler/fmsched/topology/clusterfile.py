@@ -10,7 +10,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fmproto.described import Described, NodeEntry, device_faults, gpu_uuids, load_cluster, read_described, read_header
+from fmproto.described import (
+    Described,
+    DeviceFault,
+    NodeEntry,
+    device_faults,
+    gpu_uuids,
+    load_cluster,
+    read_described,
+    read_header,
+    type_faults,
+)
+from fmproto.dumptext import Problem
 from fmproto.fields import Faults, Fields, TooManyFaultsError, name_hint
 from fmproto.hostlist import expand, split
 from fmproto.nodetypes import GBPS_MAX, NodeType
@@ -23,6 +34,9 @@ from fmsched.topology.graph import build_topology
 LEVEL_MAX = 8
 CABLES_MAX = 1024
 LINKS_MAX = 5_000_000  # spelled out, over all rows
+LINE_MAX = 1 << 31  # a line's number in `problems`
+
+Sick = Mapping[NodeName, tuple[DeviceFault, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +53,9 @@ class LinkRow:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """What the text says, compact. `described` has the nodes; `switches` are (range, level); `busy` is (job, GPUs)."""
+    """What the text says, compact. `described` has the nodes; `switches` are (range, level); `busy` is (job, GPUs); `closed` is
+    (range, reason).
+    """
 
     name: str
     described: Described
@@ -47,6 +63,7 @@ class ClusterFile:
     links: tuple[LinkRow, ...] = ()
     busy: tuple[tuple[JobId, tuple[str, ...]], ...] = ()
     closed: tuple[tuple[str, str], ...] = ()
+    problems: tuple[Problem, ...] = ()  # of an import: what was set aside
     level_of: Mapping[str, int] = field(default_factory=dict)  # by switch name, implied switches too
 
     @property
@@ -82,8 +99,9 @@ def _read(top: Fields) -> ClusterFile:
         level_of = _implied_levels(links, leaves, described)
     busy = _read_busy(top, described)
     closed = _read_closed(top, described)
+    problems = _read_problems(top)
     top.finish()
-    return ClusterFile(name, described, switches, links, busy, closed, level_of)
+    return ClusterFile(name, described, switches, links, busy, closed, problems, level_of)
 
 
 def _expand_into(fields: Fields, line: int, path: str, text: str) -> tuple[str, ...]:
@@ -225,7 +243,7 @@ def _read_leaves(top: Fields, described: Described, level_of: Mapping[str, int])
 
 
 def _leaf_problem(entry: NodeEntry, kind: NodeType, leaves: list[str]) -> str:
-    ports = len(kind.hcas)
+    ports = len(kind.fabric_ports)
     if ports == 0:
         return f"type {kind.name} has no adapter; allowed: no leaf"
     if entry.nodes_per_leaf:
@@ -287,7 +305,8 @@ def _gpus(texts: tuple[str, ...], described: Described) -> Iterator[GpuId]:
             index_of = {f"gpu{i}": i for i in range(count)}
             for device in wanted or index_of:
                 if device not in index_of:
-                    raise ValueError(f"found {shown(f'{node}/{device}')}; allowed: gpu0 to gpu{count - 1}")
+                    allowed = f"gpu0 to gpu{count - 1}" if count else "nothing: the node has no GPU"
+                    raise ValueError(f"found {shown(f'{node}/{device}')}; allowed: {allowed}")
                 yield GpuId(node, index_of[device])
 
 
@@ -304,30 +323,63 @@ def _read_closed(top: Fields, described: Described) -> tuple[tuple[str, str], ..
     return tuple(rows)
 
 
+def _read_problems(top: Fields) -> tuple[Problem, ...]:
+    """What an import set aside: kept and written again, without meaning for the cluster."""
+    problems = []
+    for path, tree in top.items("problems", "a list of {file, line, what, why}"):
+        row = Fields(tree, path, top.faults)
+        file, what, why = (" ".join(row.strings(name, "a string", single=True)) for name in ("file", "what", "why"))
+        problems.append(Problem(file, row.whole("line", 0, LINE_MAX), what, why))
+        row.finish()
+    return tuple(problems)
+
+
+def named_devices(cluster: ClusterFile) -> Sick:
+    """What `faults` names, by node; nodes without such devices are left out."""
+    described = cluster.described
+    return {name: sick for entry in described.entries for name, sick in device_faults(described, entry).items()}
+
+
+def sick_devices(cluster: ClusterFile) -> Sick:
+    """What `faults` and the node types say cannot be used, by node; nodes without such devices are left out."""
+    sick: dict[NodeName, tuple[DeviceFault, ...]] = {}
+    for entry in cluster.described.entries:
+        if always := type_faults(cluster.described.types[entry.type]):
+            sick.update(dict.fromkeys(expand(entry.names), always))
+    for name, named in named_devices(cluster).items():
+        sick[name] = (*sick.get(name, ()), *named)
+    return sick
+
+
 def to_snapshot(cluster: ClusterFile) -> Snapshot:
     """The cluster as a decision sees it: `busy` GPUs held, sick ones unfit, `closed` nodes closed. The revision is 0."""
     described = cluster.described
-    shapes = {name: shape_of(kind) for name, kind in described.types.items()}
-    nodes = [_node(name, entry, shapes[entry.type]) for name, entry in described.entry_of.items()]
+    sick = sick_devices(cluster)
+    shapes: dict[tuple[str, frozenset[tuple[str, int]]], NodeShape] = {}  # equal nodes share one
+    nodes = []
+    for name, entry in described.entry_of.items():
+        dead = frozenset((each.hca, each.port) for each in sick.get(name, ()) if each.gpu < 0)
+        if (entry.type, dead) not in shapes:
+            shapes[entry.type, dead] = shape_of(described.types[entry.type], dead)
+        nodes.append(_node(name, entry, shapes[entry.type, dead]))
     topology = build_topology(nodes, to_fabric(cluster))
-    unfit = {
-        GpuId(name, fault.gpu): fault.reason
-        for entry in described.entries
-        for name, sick in device_faults(described, entry).items()
-        for fault in sick
-        if fault.gpu >= 0
-    }
+    unfit = {GpuId(name, each.gpu): each.reason for name, found in sick.items() for each in found if each.gpu >= 0}
     held = {gpu: job for job, texts in cluster.busy for gpu in _gpus(texts, described)}
     closed: dict[NodeName, str] = {name: reason for names, reason in cluster.closed for name in expand(names)}
     return Snapshot(revision=0, topology=topology, held=held, unfit=unfit, closed=closed)
 
 
-def shape_of(kind: NodeType) -> NodeShape:
+def shape_of(kind: NodeType, dead: frozenset[tuple[str, int]] = frozenset()) -> NodeShape:
+    """`dead`: ports (adapter, number) that nothing can be placed over; they are left out, as Ethernet ports beside InfiniBand are."""
     return NodeShape(
         name=kind.name,
         gpus=tuple(GpuSpec(gpu.model or gpu.name, gpu.family, gpu.memory_gb) for gpu in kind.gpus),
         nvlink=kind.nvlink,
-        hcas=tuple(HcaSpec(hca.name, hca.port, hca.rate_gbps, hca.near) for hca in kind.hcas),
+        hcas=tuple(
+            HcaSpec(hca.name, hca.port, hca.rate_gbps, hca.near)
+            for hca in kind.fabric_ports
+            if (hca.name, hca.port) not in dead
+        ),
         cpus=kind.cpus,
         memory_gb=kind.memory_gb,
         domain_nvlink_gbytes_per_s=kind.domain_nvlink_gbytes_per_s,
@@ -348,24 +400,28 @@ def _node(name: NodeName, entry: NodeEntry, shape: NodeShape) -> Node:
 def to_fabric(cluster: ClusterFile) -> Fabric:
     """Switches and links spelled out; a port of a node that `faults` names is a link that is down."""
     switches = tuple(Switch(name, level) for name, level in cluster.level_of.items())
+    sick = sick_devices(cluster)
+    dead = {(name, each.hca) for name, found in sick.items() for each in found if each.gpu < 0}
     links: list[Link] = []
     for entry in cluster.described.entries:
-        links.extend(_node_links(cluster.described, entry))
+        links.extend(_node_links(cluster.described, entry, sick))
     for row in cluster.links:
         far = expand(row.b)
-        links.extend(Link(a, b, row.gbps, row.count, row.down, row.hca) for a in expand(row.a) for b in far)
+        for a in expand(row.a):
+            for b in far:
+                down = row.down or (bool(row.hca) and ((a, row.hca) in dead or (b, row.hca) in dead))
+                links.append(Link(a, b, row.gbps, row.count, down, row.hca))
     return Fabric(switches, tuple(links))
 
 
-def _node_links(described: Described, entry: NodeEntry) -> Iterator[Link]:
+def _node_links(described: Described, entry: NodeEntry, sick: Sick) -> Iterator[Link]:
     if not entry.leaf:
         return
     leaves = [name for text in entry.leaf for name in expand(text)]
-    ports = described.types[entry.type].hcas
-    faults = device_faults(described, entry)
+    ports = described.types[entry.type].fabric_ports
     for number, node in enumerate(expand(entry.names)):
         near = [leaves[number // entry.nodes_per_leaf]] if entry.nodes_per_leaf else leaves
-        down = {(sick.hca, sick.port) for sick in faults.get(node, ()) if sick.gpu < 0}
+        down = {(each.hca, each.port) for each in sick.get(node, ()) if each.gpu < 0}
         if len(near) > 1 or down:
             # Port i is on leaf i, counted round: the eight rails of a node with eight adapters.
             for i, port in enumerate(ports):
