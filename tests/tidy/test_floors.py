@@ -22,7 +22,7 @@ MAY_IMPORT = {"fmproto": set(), "fmsched": {"fmproto"}, "fmclient": {"fmproto"},
 # fmsched by floors; a part imports only from parts on lower floors. Parts of one floor do not know each other.
 FLOORS = {
     "model": 0, "catalogue": 1,
-    "topology": 2, "manifest": 2, "lifecycle": 2, "store": 2,
+    "topology": 2, "manifest": 2, "lifecycle": 2, "store": 2, "predict": 2,
     "place": 3,
     "policy": 4,
     "picture": 5, "loop": 6, "solver": 5, "maintenance": 5, "discovery": 5, "config": 5,
@@ -32,8 +32,8 @@ FLOORS = {
 
 PURE = (
     "scheduler/fmsched/model", "scheduler/fmsched/catalogue", "scheduler/fmsched/topology", "scheduler/fmsched/manifest",
-    "scheduler/fmsched/lifecycle", "scheduler/fmsched/place", "scheduler/fmsched/policy", "agent/fmagent/reconcile.py",
-    "agent/fmagent/launch", "agent/fmagent/health",
+    "scheduler/fmsched/lifecycle", "scheduler/fmsched/place", "scheduler/fmsched/policy", "scheduler/fmsched/predict",
+    "agent/fmagent/reconcile.py", "agent/fmagent/launch", "agent/fmagent/health",
 )  # fmt: skip
 IMPURE = {"grpc", "etcd3", "asyncio", "time", "random", "logging", "structlog", "threading", "subprocess", "socket"}
 

@@ -543,7 +543,7 @@ def test_faults_of_a_cluster_file_are_code_2_with_its_name(tmp_path: Path) -> No
 
 def test_every_command_has_help_that_begins_with_a_sentence() -> None:
     for command in ("submit", "get", "get jobs", "describe job", "explain", "logs", "cancel", "plan", "topo show", "topo generate",
-                    "drain", "undrain", "validate", "version"):  # fmt: skip
+                    "topo draw", "topo import", "topo export", "drain", "undrain", "validate", "version"):  # fmt: skip
         out, _ = fmctl(*command.split(), "--help")
         assert f"fmctl {command}" in out
         assert "[[" not in out

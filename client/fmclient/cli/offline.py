@@ -11,7 +11,13 @@ GROUP = "fmctl.offline"
 BAD_INPUT = "OfflineError"
 EXTRA = "fmsched[scheduler]"
 # As typed, where that is not the entry point's own name.
-_TYPED = {"plan": "plan --cluster", "topo-generate": "topo generate"}
+_TYPED = {
+    "plan": "plan --cluster",
+    "topo-generate": "topo generate",
+    "topo-import": "topo import",
+    "topo-export": "topo export",
+    "topo-view": "topo --cluster",
+}
 
 
 def offline(name: str, *arguments: Any, **named: Any) -> Any:

@@ -6,35 +6,16 @@ from typing import Annotated
 
 import typer
 
-from fmclient.cli.exits import NOT_FOUND, fail
+from fmclient.cli import topo_draw, topo_export, topo_import
 from fmclient.cli.offline import offline
-from fmclient.cli.options import ServerOption, TimeoutOption, connect
 
-app = typer.Typer(no_args_is_help=True, help="Show the live cluster, or make a Cluster file.")
-
-
-@app.command()
-def show(
-    ctx: typer.Context,
-    leaf: Annotated[list[str] | None, typer.Option("--leaf", help="Only this leaf group; may be repeated.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Draw each node, however many there are.")] = False,
-    server: ServerOption = None,
-    timeout_s: TimeoutOption = None,
-) -> None:
-    """Draw leaves, nodes and GPUs, with holders and faults."""
-    from fmclient.cli.draw import drawing, leaves_of
-    from fmclient.cli.human import missing
-    from fmclient.cli.output import console
-
-    with connect(ctx, server, timeout_s) as client:
-        found = client.nodes().nodes
-        for name in leaf or ():
-            if name not in leaves_of(found):
-                raise fail(f"fmctl: {missing('leaf group', name, leaves_of(found))}", NOT_FOUND)
-        names = {job.spec.id: job.spec.name for job in client.list(live_only=True)}
-    out = console()
-    for part in drawing(found, names, set(leaf or ()), every):
-        out.print(part)
+app = typer.Typer(
+    no_args_is_help=True, help="Show or draw the cluster; make Cluster files, and write them for other tools."
+)
+app.command()(topo_draw.show)
+app.command()(topo_draw.draw)
+app.command("import")(topo_import.import_)
+app.command()(topo_export.export)
 
 
 @app.command()

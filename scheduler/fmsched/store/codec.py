@@ -67,6 +67,8 @@ def node_of(inventory: hw.Inventory, dead_ports: frozenset[str], shapes: dict[No
             HcaSpec(port.hca, port.port, port.rate_gbps, tuple(position[i] for i in port.near_gpus if i in position))
             for port in inventory.hca_ports
             if port.state == "Active" and f"{port.hca}/{port.port}" not in dead_ports
+            # Beside InfiniBand, Ethernet ports are for storage and login, also while every InfiniBand port is down.
+            if port.link_layer == "InfiniBand" or not any(each.link_layer == "InfiniBand" for each in inventory.hca_ports)
         ),
         cpus=inventory.host.cpus,
         memory_gb=inventory.host.memory_bytes / 1e9,
