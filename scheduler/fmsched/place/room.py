@@ -46,8 +46,12 @@ def _two_sizes_fit(problem: Problem) -> bool | None:
     groups, replicas = problem.request.groups, problem.request.replicas
     bound = [g for g, zones in enumerate(problem.group_zones) if zones is not None and zones.count > 1]
     sizes = sorted({group.gpus for group in groups})
+    # A node with room for an instance takes it, of whatever group: else counting over nodes says nothing.
     alike = all(
-        ways.chain and {g for item in ways.items for g in item.groups} == set(range(len(groups))) for ways in problem.ways
+        ways.chain
+        and {g for each in ways.items for g in each.groups}
+        == {g for g, group in enumerate(groups) if group.gpus <= len(item.free)}
+        for item, ways in zip(problem.bins, problem.ways, strict=True)
     )
     if problem.spans or problem.stages or not alike or len(sizes) > 2 or len(bound) > 1:
         return None
