@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -573,3 +574,15 @@ def test_each_objective_term_is_singular_for_one_and_is_explained() -> None:
 
 def test_numbers_are_grouped_and_keep_their_fractions() -> None:
     assert [human.amount(number) for number in (0.0, 1.0, 2.5, 1_612_800.0)] == ["0", "1", "2.5", "1,612,800"]
+
+
+def test_plan_tells_the_step_time_or_why_it_cannot(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2] / "examples"
+    whole = tmp_path / "job.yaml"
+    whole.write_text((root / "whole-job.yaml").read_text().replace("data: 16", "data: 1").replace("pipeline: 4", "pipeline: 2")
+                     .replace("minReplicas: 12", "minReplicas: 1"))  # fmt: skip
+    out, _ = fmctl("plan", "-f", str(whole), "--cluster", str(root / "demo-cluster.yaml"))
+    assert re.search(r"predicted: [\d.]+ s a step, [\d,]+ tokens/s, MFU \d+%", out)
+    assert re.search(r"pipeline groups of 2: network, [\d.]+ Gb/s, weakest at h\d and h\d", out)
+    out, _ = fmctl("plan", "-f", str(root / "small-job.yaml"), "--cluster", str(root / "demo-cluster.yaml"))
+    assert "predicted: nothing; " in out

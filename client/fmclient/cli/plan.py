@@ -55,8 +55,7 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
     lines += rank_lines(ranks)
     if ranks and found.get("objective"):
         lines += objective_lines(found["objective"])
-    lines += _fact_lines("solve", found.get("solve")) + _fact_lines("predicted", found.get("predicted"))
-    return lines
+    return lines + _fact_lines("solve", found.get("solve")) + predicted_lines(found.get("predicted") or {})
 
 
 def rank_lines(ranks: list[dict[str, Any]]) -> list[str]:
@@ -92,6 +91,34 @@ def objective_lines(objective: dict[str, Any]) -> list[str]:
     lines += [f"    {value:>{width}} {name}" for value, name in shown]
     if zeros := [name for name, value in terms if not value]:
         lines.append(f"    0 of: {'; '.join(zeros)}")
+    return lines
+
+
+_PARTS = {
+    "compute_s": "compute",
+    "tp_s": "tensor",
+    "cp_s": "context",
+    "ep_s": "expert",
+    "pp_s": "pipeline",
+    "dp_s": "data",
+    "bubble_s": "bubble",
+}
+
+
+def predicted_lines(predicted: dict[str, Any]) -> list[str]:
+    """The step time, what it is made of, the weakest link of each group, and what had to be assumed; or why none is predicted."""
+    if "step_s" not in predicted:
+        return [f"  predicted: nothing; {predicted['unknown']}"] if "unknown" in predicted else []
+    step = f"{predicted['step_s']:.3g} s a step, {predicted['tokens_per_s']:,.0f} tokens/s, MFU {predicted['mfu']:.0%}"
+    parts = ", ".join(f"{name} {predicted[key]:.3g} s" for key, name in _PARTS.items() if predicted.get(key))
+    lines = [f"  predicted: {step}", f"    of which {parts} (what overlaps counts twice)"]
+    for link in predicted.get("links") or ():
+        ends = " and ".join(dict.fromkeys(link["between"]))
+        lines.append(
+            f"    {link['group']} groups of {link['ranks']}: {link['kind']}, {link['gbps']:g} Gb/s, weakest at {ends}"
+        )
+    if assumed := predicted.get("assumed"):
+        lines.append(f"    assumed: {'; '.join(assumed)}")
     return lines
 
 

@@ -7,13 +7,22 @@ from typing import Any
 
 from fmsched.model.job import Request
 from fmsched.model.placement import Objective, Placement, RankPlacement, Undecided, Unplaceable, Verdict, Why
+from fmsched.predict import Predicted, Unpredicted, predicted_json
 
 
-def plan_json(request: Request, verdict: Verdict, seconds: float, nodes: int, gpus: int) -> dict[str, Any]:
+def plan_json(
+    request: Request,
+    verdict: Verdict,
+    seconds: float,
+    nodes: int,
+    gpus: int,
+    predicted: Predicted | Unpredicted | None = None,
+) -> dict[str, Any]:
     """The answer to "where would this job go?".
 
     seconds       wall time of the solve, measured by the caller
     nodes, gpus   size of the cluster that it was solved on
+    predicted     what place.forecast says of the placement; None: nothing is placed
     """
     return {
         "job": request.job,
@@ -21,7 +30,7 @@ def plan_json(request: Request, verdict: Verdict, seconds: float, nodes: int, gp
         "ranks": [_rank(rank) for rank in verdict.ranks] if isinstance(verdict, Placement) else [],
         "objective": _objective(verdict.objective) if isinstance(verdict, Placement) else None,
         "solve": {"seconds": round(seconds, 6), "nodes": nodes, "gpus": gpus},
-        "predicted": {},
+        "predicted": predicted_json(predicted) if predicted is not None else {},
         "why": [_why(why) for why in _whys(request, verdict)],
     }
 

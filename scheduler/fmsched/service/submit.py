@@ -17,6 +17,7 @@ from fmsched.manifest import Manifest, parse, request, summary
 from fmsched.model.hardware import JobId
 from fmsched.model.job import Request
 from fmsched.model.placement import Unplaceable
+from fmsched.place.forecast import forecast
 from fmsched.place.report import plan_json
 from fmsched.service.answers import Answers
 from fmsched.service.errors import ServiceError, invalid, not_leader
@@ -197,4 +198,5 @@ class Submit:
         verdict, seconds = await self._solver(snapshot, asked, scheduler.config.budget)
         nodes = len(snapshot.topology.nodes)
         gpus = sum(len(node.shape.gpus) for node in snapshot.topology.nodes)
-        return json.dumps(plan_json(asked, verdict, seconds, nodes, gpus))
+        predicted = forecast(manifest, snapshot.topology, verdict)
+        return json.dumps(plan_json(asked, verdict, seconds, nodes, gpus, predicted))
