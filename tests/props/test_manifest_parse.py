@@ -16,9 +16,9 @@ LIMIT_S = 2.0  # of one text; far above what is measured, since the machine is s
 
 
 def judged(source: str | bytes) -> None:
-    start = time.perf_counter()
+    start_s = time.process_time()  # of this process alone: the machine may be busy
     parsed = parse(source)
-    assert time.perf_counter() - start < LIMIT_S
+    assert time.process_time() - start_s < LIMIT_S
     if not isinstance(parsed, Manifest):
         assert parsed
         assert all(isinstance(fault, Fault) and fault.message and "\n" not in str(fault) for fault in parsed)

@@ -68,9 +68,9 @@ TEN = {
 @pytest.mark.parametrize("name", TEN)
 def test_ten_broken_manifests_give_one_message_each(name: str) -> None:
     text, expected = TEN[name]
-    start = time.perf_counter()
+    start = time.process_time()
     assert faults(text) == (expected,)
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 TEXT_FAULTS: dict[str, tuple[str | bytes, int | None, str | None]] = {
