@@ -91,6 +91,8 @@ _LST_END = re.compile(r"\{\s*(SW|CA|RT)\s+Ports:([0-9A-Fa-f]{1,4})\s([^{}]*)(?:\
 _LST_PORT = re.compile(r"\bPN:([0-9A-Fa-f]{1,4})\b")
 _LST_GUID = re.compile(r"\bNodeGUID:([0-9A-Fa-f]{1,16})\b")
 _LST_RATE = re.compile(r"PHY=(\d{1,2})x\s+LOG=(\w{1,12})\s+SPD=([\d.]{1,6})")
+# What follows a description: of a switch's record, and of a link.
+_AFTER_TEXT = re.compile(r" (?:(?:base|enhanced) port 0 )?lid \d")
 _HEX = "0123456789abcdefABCDEF"
 _GUID_ID = re.compile(r"(?:[A-Za-z?]-)?(?:0x)?([0-9a-fA-F]{1,16})")
 
@@ -160,6 +162,12 @@ def parse_lst(line: str) -> PortLine | None:
     return PortLine(ends[0], ends[1], gbps)
 
 
+def is_cut(line: str) -> bool:
+    """Whether a record's or a link's line ends inside its description: a quote opens there and nothing closes it."""
+    comment = line.find("#")
+    return line.count('"') % 2 == 1 and comment >= 0 and _AFTER_TEXT.search(line, comment) is None
+
+
 def gbps_of(text: str) -> float:
     """The rate of "4xEDR" or "4x EDR": width times the lane's nominal rate; 0 for "4x ???", and for words that are not known."""
     match = _RATE.search(text)
@@ -193,9 +201,9 @@ def _quoted(rest: str) -> tuple[str, str]:
     if first < 0:
         return "", rest
     last = rest.rfind('"')
-    if last == first:  # cut, or the closing quote is lost
-        text, _, tail = rest[first + 1 :].partition(" lid ")
-        return text.strip(), tail
+    if last == first:  # the closing quote is lost; or the line is cut, and then part of a name is no name
+        end = _AFTER_TEXT.search(rest, first + 1)
+        return (rest[first + 1 : end.start()].strip(), rest[end.start() :]) if end else ("", "")
     return rest[first + 1 : last].strip(), rest[last + 1 :]
 
 

@@ -68,6 +68,11 @@ class Gathered:
         assert self._current is not None, "a link outside a record is the caller's to set aside"
         self._seen.append(_Seen(line, self._current.id, self._current.text, link))
 
+    def forget(self, line: int) -> None:
+        """Forgets a link of a line that is cut, unless its far end has a record: what such a line says of a new node is not all of it."""
+        if self._seen and self._seen[-1].line == line and self._seen[-1].link.far_id not in self._heads:
+            self._seen.pop()
+
     def port(self, line: int, near: End, far: End | None, gbps: float) -> None:
         """A line that says both of its ends, or that nothing is plugged into the first."""
         self._own(near, near.port, "", "")
@@ -120,6 +125,8 @@ class Gathered:
                 for text, kind in texts.items():
                     if text or not heads:
                         heads.setdefault(text, _Node(kind, text))
+            elif len(heads) == 1 and "" in heads:
+                heads[""].text = next((text for text in texts if text), "")  # its record is damaged; its links know it
         for identity, heads in self._heads.items():
             if len(heads) > 1 and "" in heads:
                 blank = heads.pop("")

@@ -30,6 +30,8 @@ _FIRMWARE = re.compile(
     r"mellanox|nvidia|qlogic|technologies|MT\d{4,6}[\w.-]{0,40}|(?:connectx|connect-ib|infinihost|bluefield)-?\d?",
     re.IGNORECASE,
 )
+# The qib driver puts the host behind its own words (qib_verbs.c of Linux).
+_QIB = re.compile(r"(?:Intel|QLogic) Infini[Bb]and HCA (\S+)")
 # What a machine says of itself before it has a name.
 _NAMELESS = frozenset({"localhost", "localhost.localdomain", "(none)", "none", "unknown", "hca", "n/a"})
 # SHARP: the switch's own end for reductions; it looks like an adapter and is no host.
@@ -47,6 +49,8 @@ _SEPARATORS = " \t,;:=|\"'[]{}()"
 
 def host_of(text: str) -> tuple[str, str] | None:
     """(host, adapter's name or "") of a node description; None where it names no host."""
+    if (qib := _QIB.fullmatch(text)) and len(qib[1]) <= NAME_MAX and qib[1].lower() not in _NAMELESS:
+        return qib[1], ""
     words = text.split()
     if not words or words[0].lower() in _NAMELESS or len(words[0]) > NAME_MAX or _FIRMWARE.fullmatch(words[0]):
         return None

@@ -10,8 +10,9 @@ import re
 
 from fmproto.dumptext import Problems, lines_of
 from fmsched.topology.readers.found import FabricFound
-from fmsched.topology.readers.ib_lines import Kind, parse_head, parse_link, parse_lst, parse_port
+from fmsched.topology.readers.ib_lines import Kind, is_cut, parse_head, parse_link, parse_lst, parse_port
 from fmsched.topology.readers.ib_merge import Gathered
+from fmsched.topology.readers.slurm_looks import looks_like
 
 KIND = "ibnetdiscover"
 
@@ -36,6 +37,12 @@ _WARNING = re.compile(r"\s*(?:ibwarn|ibdebug|-[IWE]-|warn(?:ing)?\b)", re.IGNORE
 _PROMPT = re.compile(
     r"\s*\[?[\w.@~: /-]{1,120}\]?\s*[$#>%] ?(?:sudo )?\S{0,120}\b(?:ibnetdiscover|ibdiagnet|cat|zcat|exit)\b"
 )
+# The shell's prompt alone, or before a command of the kind.
+_BARE_PROMPT = re.compile(
+    r"\s*(?:\[?[\w.-]{1,64}@[\w.-]{1,64}[: ][^\s\]]{0,80}\]?[$#>%]|[$>%] (?:sudo )?\S{0,120}(?:ibnetdiscover|ibdiagnet|cat)\b.*)$"
+)
+# --diff marks what is only in the one fabric or in the other.
+_DIFFERENCE = re.compile(r"[<>] (?:vendid=|devid=|sysimgguid=|\w{2,6}guid=|Switch\b|Ca\b|Rt\b|\[\d)")
 # ibhosts, ibswitches, ibnetdiscover --list: nodes only.
 _LISTED = re.compile(r"\s*(?:Ca|Switch|Router)\s*: 0x[0-9a-f]{1,16} ports \d", re.IGNORECASE)
 # A record's first line that is damaged, or of a kind of node that is not known.
@@ -57,9 +64,10 @@ def read(text: str, file: str) -> FabricFound:
             reader.take(number, line)
     gathered = reader.gathered
     if gathered.empty:
-        raise _refusal(reader, problems)
+        raise _refusal(reader, problems, looks_like(text))
     if last[0] in reader.broken:
         gathered.complete = False
+        gathered.forget(last[0])
         problems.add(*last, "the file ends inside this line")
     return gathered.found(KIND)
 
@@ -73,7 +81,7 @@ class _Reader:
         self.broken: set[int] = set()  # the last line that could not be read, so that a cut is known
         self.first = ""
         self.fault = ""
-        self.listed = self.link_info = 0
+        self.listed = self.link_info = self.differences = 0
         self._system = self._chassis = self._section = ""
 
     def take(self, number: int, line: str) -> None:
@@ -89,6 +97,8 @@ class _Reader:
             self._field(field)
         elif head := parse_head(line):
             self.gathered.head(head, self._system, self._chassis)
+            if is_cut(line):
+                self._set_aside(number)
             self._system, self._chassis = "", self._section
         elif port := parse_port(line):
             self.gathered.end_record()
@@ -109,7 +119,7 @@ class _Reader:
             self.first = self.first or line
         else:
             self.gathered.link(number, link)
-            if not link.gbps and not link.far_text and link.far_kind is not Kind.UNKNOWN:
+            if is_cut(line) or (not link.gbps and not link.far_text and link.far_kind is not Kind.UNKNOWN):
                 # Where the comment of a link is gone, so may be the lines after it.
                 self._set_aside(number)
 
@@ -131,8 +141,14 @@ class _Reader:
             self.gathered.end_record()
         elif hostname := _HOSTNAME.match(line):
             self._section = self._chassis = hostname[1].strip() or self._section
-        elif _PROGRESS.match(line) or _PROMPT.match(line):
+        elif _PROGRESS.match(line) or _PROMPT.match(line) or _BARE_PROMPT.match(line):
             pass
+        elif _DIFFERENCE.match(line):
+            self.differences += 1
+            self.gathered.complete = False
+            self._problems.add(
+                number, line, "a difference of two fabrics (ibnetdiscover --diff); it is in one of them only"
+            )
         elif _FAULT.search(line):
             if _TOOL_FAILED.search(line) and (not self.fault or "iberror" in line):
                 self.fault = line
@@ -152,9 +168,13 @@ class _Reader:
         self.broken = {number}
 
 
-def _refusal(reader: _Reader, problems: Problems) -> Exception:
+def _refusal(reader: _Reader, problems: Problems, what: str) -> Exception:
     if reader.fault:
         return problems.refuse("the tool failed, and printed no fabric", reader.fault)
+    if reader.differences:
+        return problems.refuse(
+            "the differences of two fabrics are no fabric; allowed: ibnetdiscover without --diff", reader.first
+        )
     if reader.listed:
         return problems.refuse("a list of nodes has no links; allowed: ibnetdiscover without --list", reader.first)
     if reader.link_info:
@@ -163,4 +183,7 @@ def _refusal(reader: _Reader, problems: Problems) -> Exception:
         return problems.refuse(
             "found no line of a fabric: the tool printed nothing, or its output ends before the first record"
         )
-    return problems.refuse("found no record of a switch or an adapter; allowed: what ibnetdiscover prints", reader.first)
+    seems = f"; this looks like: {what}" if what and "ibnetdiscover" not in what else ""
+    return problems.refuse(
+        f"found no record of a switch or an adapter; allowed: what ibnetdiscover prints{seems}", reader.first
+    )

@@ -12,7 +12,9 @@ NAMES_MAX = 1_000_000  # of one file, each as often as it is named: 100,000 node
 LIST_CHARS_MAX = 4 << 20
 NAME_CHARS_MAX = 256
 
-_ODD = re.compile(r"[\s\"'=\\]")
+# Blanks, and what templates, manuals and shells write where a name will stand: {{ x }}, <nodes>, $NODES, "...".
+_ODD = re.compile(r"[\s\"'=\\{}<>$]")
+_SOME_LETTER = re.compile(r"[A-Za-z0-9]")
 _BRACKETS = re.compile(r"\[([^][]*)\]")
 _SPAN = re.compile(r"\s*(\d{1,9})-(\d{1,9})\s*")
 # What Slurm prints or takes in place of a list; no node has such a name.
@@ -52,7 +54,9 @@ class Names:
 
 def _expand(item: str) -> tuple[str, ...]:
     if _ODD.search(item):
-        raise ValueError("it has blanks, quotes, '=' or a backslash")
+        raise ValueError("it has blanks, quotes, '=', a backslash, or one of {}<>$")
+    if not _SOME_LETTER.search(item):
+        raise ValueError("it has no letter and no digit")
     names = expand(item) if "[" in item or "]" in item else (item,)
     if any(len(name) > NAME_CHARS_MAX for name in names):
         raise ValueError(f"names of more than {NAME_CHARS_MAX} characters")

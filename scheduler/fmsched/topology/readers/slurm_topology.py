@@ -26,6 +26,11 @@ _COMMENTED = re.compile(r"[ \t#]{1,40}(?:switchname|blockname)[ \t]{0,40}=", re.
 _REAL_NAME = re.compile(r"[ \t]{0,40}#[ \t]{0,40}([^=\s]{1,256})=(\S.{0,255})")
 # A value that is missing is not the next key.
 _TOKEN = re.compile(r"\s*([A-Za-z_]{1,40})[ \t]{0,40}=[ \t]{0,40}(?:\"([^\"]*)\"|(?![A-Za-z_]{1,40}=)(\S+)|)")
+# Rings and tori, in files and from scontrol: they have neither switches nor NVLink domains.
+_OTHER_PLUGIN = re.compile(r"[ \t]{0,40}(ring|torus)name[ \t]{0,40}=", re.IGNORECASE)
+_PROMPT = re.compile(
+    r"\s*(?:\[?[\w.-]{1,64}@[\w.-]{1,64}[: ][^\s\]]{0,80}\]?[$#>%](?: .*)?|[$>%] .{0,120}\b(?:scontrol|cat|exit)\b.*)"
+)
 _WORD = re.compile(r"\s*(\S+)")
 _COMMENT = re.compile(r"(?<!\\)#")
 _SPEED = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s?([KMGT])(?:b|bit|bits)?(?:ps|/s|/sec)?", re.IGNORECASE)
@@ -59,10 +64,17 @@ def _why_nothing(lines: list[tuple[int, str]], what: str) -> str:
     if commented:
         return f"no line that is not a comment; {commented} SwitchName= or BlockName= lines are commented out"
     for _, line in lines:
+        if other := _OTHER_PLUGIN.match(line):
+            return _why_other(other[1])
         lower = line.lower()
         if "no topology information" in lower or "slurm_load_topo" in lower or ("scontrol" in lower and "error" in lower):
             return f"scontrol had no topology to print: {line.strip()[:80]}"
     return f"found no SwitchName= or BlockName= line{f'; this looks like: {what}' if what else ''}"
+
+
+def _why_other(word: str) -> str:
+    plugin = "ring" if word.lower() == "ring" else "torus3d"
+    return f"topology/{plugin} has no switches and no NVLink domains; it is not read"
 
 
 def _is_yaml(lines: list[tuple[int, str]]) -> bool:
@@ -124,6 +136,11 @@ class _Conf:
         return f"no switch and no block{f' ({first})' if first else ': BlockSizes= alone names no node'}"
 
     def _line(self, number: int, line: str) -> None:
+        if _PROMPT.fullmatch(line):
+            return
+        if other := _OTHER_PLUGIN.match(line):
+            self._problems.add(number, line, _why_other(other[1]))
+            return
         if match := _REAL_NAME.fullmatch(line):
             self._labels[match[1]] = match[2].strip()
         if comment := _COMMENT.search(line):
@@ -167,11 +184,11 @@ class _Conf:
             self._sizes = (number, [int(word) for word in words] if known else [])
 
     def _named(self, number: int, name: str) -> bool:
-        if not name or len(name) > NAME_CHARS_MAX or any(char in "[],\"'" for char in name):
+        if not name or len(name) > NAME_CHARS_MAX or any(char in "[],\"'{}<>$" for char in name):
             self._problems.add(
                 number,
                 name or "a switch or block",
-                f"not a name (1 to {NAME_CHARS_MAX} characters, no brackets, no commas)",
+                f"not a name (1 to {NAME_CHARS_MAX} characters, no brackets, no commas, none of {{}}<>$)",
             )
             return False
         return True
