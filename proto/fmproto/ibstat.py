@@ -32,6 +32,10 @@ _FAILED = re.compile(
     r"ibpanic: |.{0,80}iberror: |ibstat: |Fatal error: |.{0,80}(?:can't open|Permission denied|command not found|No such file)"
 )
 # As the kernel counts port states ("4: ACTIVE"), in ibstat's words.
+_GUID_DIGITS = 16
+_WHOLE_WORDS = frozenset(
+    {"active", "down", "initializing", "armed", "linkup", "polling", "disabled", "sleep", "infiniband", "ethernet"}
+)
 _STATES = {"down": "Down", "init": "Initializing", "armed": "Armed", "active": "Active", "active_defer": "Active"}
 
 
@@ -83,8 +87,9 @@ def read_ibstat(text: str, file: str = "ibstat") -> Ibstat:
     """As parse_ibstat, with what else the text tells."""
     problems = Problems(file)
     parser = _Parser(problems)
+    parser.ends_in = 0 if text.endswith(("\n", "\r")) else text.replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
     for number, line in lines_of(text, problems):
-        parser.take(number, line.strip())
+        parser.take(number, line.strip().lstrip("> \t"))  # "> " of mails that quote it
     return parser.done()
 
 
@@ -115,6 +120,7 @@ class _Parser:
         self._skip = False  # the lines that follow belong to something that was set aside
         self._failed = ""
         self._warned = ""
+        self.ends_in = 0  # the line that the text ends in, where that line has no end
 
     def take(self, number: int, line: str) -> None:
         if not line:
@@ -162,6 +168,11 @@ class _Parser:
             self._ports[self._hca, port] = self._open
 
     def _field(self, number: int, name: str, value: str) -> None:
+        if number == self.ends_in and not _is_whole(name, value):
+            self._problems.add(
+                number, f"{name}: {value}", "the text ends within this line, and the value may go on; it is left out"
+            )
+            return
         if self._open is None:
             adapter = self._adapters[self._hca]
             if name == "number of ports":
@@ -250,6 +261,13 @@ class _Parser:
                     adapter.line, name, f"says that it has {adapter.ports} ports; the text shows {of_adapter[name]}"
                 )
         return Ibstat(tuple(ports), tuple(self._adapters), self._failed, self._warned, complete, self._problems.found())
+
+
+def _is_whole(name: str, value: str) -> bool:
+    """Whether a value that the text ends in shows by itself that nothing of it is missing."""
+    if name.endswith("guid"):
+        return len(value.removeprefix("0x").replace(":", "")) == _GUID_DIGITS
+    return value.lower() in _WHOLE_WORDS
 
 
 def _state(value: str) -> str:

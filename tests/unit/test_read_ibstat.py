@@ -89,7 +89,7 @@ def test_the_same_port_in_other_clothes(text: str) -> None:
 
 def test_the_form_for_one_port_joins_the_form_without_ports() -> None:
     adapter = "CA 'qib0'\n CA type: InfiniPath\n Number of ports: 1\n Node GUID: 0x11\n"
-    port = one(adapter + "===\nCA: 'qib0'\nPort 1:\nState: Armed\nPhysical state: LinkErrorRecovery\nPort GUID: 0x12")
+    port = one(adapter + "===\nCA: 'qib0'\nPort 1:\nState: Armed\nPhysical state: LinkErrorRecovery\nPort GUID: 0x12\n")
     assert (port.hca_type, port.node_guid, port.port_guid) == ("InfiniPath", "0x0000000000000011", "0x0000000000000012")
     assert (port.state, port.physical_state, port.link_layer) == ("Armed", "LinkErrorRecovery", "")
 
@@ -320,3 +320,24 @@ def test_files_of_other_kinds_are_refused(path: Path) -> None:
         ReaderError, match=r"no text of ibstat; this looks like: (?!text of ibstat)|found no adapter|the tool failed"
     ):
         read(content.decode("utf-8", errors="replace"), path.name)
+
+
+def test_a_mails_quotation_marks_are_no_part_of_a_line() -> None:
+    text = (
+        "CA 'mlx5_3'\n\tCA type: MT4115\n\tPort 1:\n\t\tState: Active\n\t\tRate: 100\n\t\tPort GUID: 0xec0d9a0300aabbcc\n"
+    )
+    quoted = "".join(f">>> {line.strip()}\n" for line in text.splitlines())
+    assert parse_ibstat(quoted) == parse_ibstat(text)
+    assert one(quoted).rate_gbps == 100
+
+
+@pytest.mark.parametrize("cut", ["State: Ac", "Rate: 20", "Port GUID: 0x1c918e", "Link layer: Infi"])
+def test_a_value_that_the_text_ends_in_may_go_on_and_is_left_out(cut: str) -> None:
+    ports, problems = parse_ibstat("CA 'mlx5_3'\n\tPort 1:\n\t\t" + cut)
+    assert (ports[0].state, ports[0].rate_gbps, ports[0].port_guid, ports[0].link_layer) == ("", 0, "", "")
+    assert any("the text ends within this line" in problem.why for problem in problems)
+
+
+def test_a_value_that_is_whole_stands_though_the_last_line_has_no_end() -> None:
+    ports, _ = parse_ibstat("CA 'mlx5_3'\nPort 1:\nState: Down\nPort GUID: 0xec0d9a0300aabbcc\nLink layer: Ethernet")
+    assert (ports[0].port_guid, ports[0].link_layer) == ("0xec0d9a0300aabbcc", "Ethernet")

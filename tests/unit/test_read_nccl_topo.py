@@ -402,3 +402,22 @@ def test_every_other_file_is_refused(path: Path) -> None:
     with pytest.raises(ReaderError) as refused:
         read(content(path), path.name)
     assert "NCCL topology" in refused.value.problem.why
+
+
+def _one_net(pci: str, net: str) -> NodeFound:
+    return read(
+        f'<system version="1"><cpu numaid="0"><pci busid="0000:05:00.0" {pci}><nic>{net}</nic></pci></cpu></system>', "t"
+    )
+
+
+@pytest.mark.parametrize("pci", ['class="0x020000"', 'class="0x028000" vendor="0x14c3"'])
+def test_an_interface_that_is_used_by_sockets_is_no_infiniband(pci: str) -> None:
+    assert _one_net(pci, '<net name="eno7" speed="10000" port="0" guid="0x0"/>').ports[0].link_layer == "Ethernet"
+    over_ib = _one_net('class="0x020700"', '<net name="ib3" speed="10000" port="0" guid="0x0"/>')
+    assert over_ib.ports[0].link_layer == "InfiniBand"
+
+
+def test_a_speed_in_another_unit_is_left_out_and_told() -> None:
+    found = _one_net('class="0x020000"', '<net name="cxi5" speed="200000000" port="1" guid="0x0"/>')
+    assert found.ports[0].rate_gbps == 0
+    assert any("another unit" in problem.why for problem in found.problems)

@@ -222,3 +222,17 @@ def test_real_outputs_say_the_same_to_a_naive_reading(path: Path) -> None:
 def test_every_real_output_is_walked() -> None:
     walked = {f"nvsmi/{path.name}" for path in shared_data.files("nvsmi", "nvlink-s-*")}
     assert walked == {name for name, row in shared_data.index().items() if row["what"].startswith("nvidia-smi nvlink")}
+
+
+def test_other_tools_lines_that_begin_with_link_are_no_cut() -> None:
+    text = "GPU 0: NVIDIA H200 (UUID: GPU-12)\n\t Link 0: 26.562 GB/s\n    Link Width\n        Max : 16x\nLink layer: InfiniBand\n"
+    found = read(text)
+    assert found.complete
+    assert not found.problems
+    assert not read("GPU 0: NVIDIA H200 (UUID: GPU-12)\n\t Link 0: 26.562 GB/s\n\t Link 1").complete
+
+
+def test_a_name_that_the_text_ends_in_is_set_aside() -> None:
+    found = read("GPU 0: NVIDIA H200 (UUID: GPU-12)\n\t Link 0: 26.562 GB/s\nGPU 1: NVIDIA H2")
+    assert [gpu.name for gpu in found.gpus] == ["NVIDIA H200", ""]
+    assert not found.complete

@@ -194,3 +194,10 @@ def test_real_outputs_say_the_same_to_a_naive_reading(path: Path) -> None:
 def test_every_real_output_is_walked() -> None:
     walked = {f"nvsmi/{path.name}" for path in shared_data.files("nvsmi", "L-*")}
     assert walked == {name for name, row in shared_data.index().items() if row["what"] == "nvidia-smi -L"}
+
+
+def test_a_name_that_the_text_ends_in_is_set_aside() -> None:
+    found = read("GPU 0: NVIDIA A30 (UUID: GPU-12)\nGPU 1: NVIDIA A")
+    assert [gpu.name for gpu in found.gpus] == ["NVIDIA A30", ""]
+    assert not found.complete
+    assert read("GPU 0: NVIDIA A30\n").gpus[0].name == "NVIDIA A30"

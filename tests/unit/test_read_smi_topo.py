@@ -492,3 +492,17 @@ def test_real_outputs_say_the_same_to_a_naive_reading(path: Path) -> None:
 
 def test_every_real_output_is_walked() -> None:
     assert len(shared_data.files("topo_m")) == sum(name.startswith("topo_m/") for name in shared_data.index())
+
+
+HEAD = "\tGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\tNODE\t0-7\t0\nGPU1\tSYS\t X \tNV12\t8-47\t1\n"
+
+
+def test_a_cell_that_the_text_ends_in_does_not_lower_the_pairs_links() -> None:
+    found = read(HEAD + "GPU2\tNODE\tNV1")
+    assert [(link.a, link.b, link.links) for link in found.nvlinks] == [(1, 2, 12)]
+    assert not found.complete
+
+
+def test_cpus_that_the_text_ends_in_are_set_aside_where_other_rows_go_on() -> None:
+    found = read(HEAD + "GPU2\tNODE\tNV12\t X \t8-4")
+    assert [gpu.cpus for gpu in found.gpus] == ["0-7", "8-47", ""]

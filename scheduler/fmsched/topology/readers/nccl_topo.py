@@ -31,6 +31,7 @@ VERSIONS = ("1", "2")  # RCCL writes 2
 INDEX_MAX = 1_023
 LINKS_MAX = 1_024  # of one GPU towards one other end
 PORTS_MAX = 1_024
+SPEED_MAX_MBPS = 10_000_000  # of one adapter's port, ten times what the fastest has
 _CPU_CLASS = "0x068001"  # POWER: NVLink to the processor
 _ALLOWED = "allowed: an NCCL topology, <system> with <cpu> in it (NCCL_TOPO_FILE or NCCL_TOPO_DUMP_FILE)"
 _OTHER_ROOTS = {
@@ -293,16 +294,27 @@ def _port_of(
 ) -> PortFound:
     """`parts`: of how many adapters NCCL gives the speed together. A speed of 0 or less is one that it did not know."""
     speed_mbps = whole(net, "speed", problems, low=-1, default=0)
+    if speed_mbps > SPEED_MAX_MBPS:
+        why = f"allowed: Mb/s, up to {SPEED_MAX_MBPS}; some plugins write another unit, and the speed is left out"
+        problems.add(net.line, f'net {name} speed="{speed_mbps}"', why)
+        speed_mbps = 0
     return PortFound(
         hca=name,
         port=port,
         rate_gbps=max(0, speed_mbps) / 1000 / parts,
-        link_layer=_layer(device, name),
+        link_layer="Ethernet" if _is_socket(device, net) else _layer(device, name),
         node_guid=_guid(net.get("guid")) if parts == 1 else "",
         numa=device.place.numa,
         near=around,
         pci=device.pci.get("busid") if device.pci is not None else "",
     )
+
+
+def _is_socket(device: NicDevice, net: Element) -> bool:
+    """A network interface that NCCL uses by sockets ("eno1", "wlp9s0"; its ports count from 0, where an adapter's count from 1), unless
+    it runs over InfiniBand."""
+    over_ib = device.pci is not None and device.pci.get("class").lower().startswith("0x0207")
+    return net.get("port") == "0" and not over_ib and not net.get("name").startswith("ib")
 
 
 def _layer(device: NicDevice, name: str) -> str:

@@ -12,7 +12,7 @@ count (V100 25.781 for 25, H100 26.562 for 25, B200 53.125 for 50 GB/s): figures
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fmproto.dumptext import Problems
 from fmsched.topology.readers.found import GpuFound, NodeFound
@@ -22,6 +22,7 @@ from fmsched.topology.readers.smi_text import (
     GpuLine,
     HandleError,
     elided,
+    ends_in_name,
     gpu_line,
     handle_error,
     lost_index,
@@ -44,6 +45,8 @@ _OTHER_COMMAND = re.compile(
     r"Link\s\d{1,4}(?:,\s|\s?:\s{0,8}(?:Replay|Recovery|CRC|Data|Rx|Tx|Raw|Remote|Unit|ECC|FLIT|Symbol|Effective|Received|Transmitted|BER|Malformed)\b)",
     re.IGNORECASE,
 )
+# "Link Width" of `nvidia-smi -q` and "Link layer: InfiniBand" of ibstat, which a log may hold as well, are none.
+_CUT_LINK = re.compile(r"Link(?:\s{1,4}\d{1,4})?\s{0,4}:?")
 _ALL_DOWN = re.compile(r"all links are inactive", re.IGNORECASE)
 _NO_NVLINK = re.compile(r"does not have or support nvlink", re.IGNORECASE)
 _MIG_MODE = re.compile(r"not supported for devices in mig mode", re.IGNORECASE)
@@ -100,7 +103,7 @@ class _Reading:
         elif elided(text):
             self.problems.add(number, text, "lines were left out here")
             self.cut = True
-        elif re.match(r"Link\b", text):
+        elif _CUT_LINK.fullmatch(text):
             self.problems.add(number, text, "a link without number or state: the line is cut")
             self.cut = True
         else:
@@ -164,6 +167,8 @@ def read(text: str, file: str) -> NodeFound:
     reading = _Reading(problems)
     for number, line in lines:
         reading.line(number, line)
+    if reading.blocks and ends_in_name(text, lines[-1][0] == reading.blocks[-1].line, reading.blocks[-1].gpu):
+        reading.blocks[-1].gpu = replace(reading.blocks[-1].gpu, name="", cut=True)
     blocks = _first_of_each(reading)
     if not any(block.says_something for block in blocks.values()):
         if reading.other_command:
@@ -223,7 +228,7 @@ def _short(blocks: dict[int, _Block], problems: Problems) -> bool:
 def _found(block: _Block, problems: Problems) -> GpuFound:
     gpu = block.gpu
     if gpu.cut or gpu.masked:
-        problems.add(block.line, f"GPU {gpu.index}: {gpu.name}", "the UUID is cut or not one; it is set aside")
+        problems.add(block.line, f"GPU {gpu.index}: {gpu.name}", "the name or the UUID is cut, or no UUID; it is set aside")
     active = [speed for speed in block.speeds.values() if speed is None or speed > 0]
     said = [speed for speed in active if speed is not None]
     known = bool(block.speeds) or block.none_active

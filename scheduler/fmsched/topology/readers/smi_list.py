@@ -19,6 +19,7 @@ from fmsched.topology.readers.smi_text import (
     GpuLine,
     HandleError,
     elided,
+    ends_in_name,
     gpu_line,
     handle_error,
     is_nvlink_line,
@@ -68,7 +69,7 @@ class _Gpus:
         if line.fault:
             self.problems.add(number, text, f"GPU {line.index} cannot be used: {line.fault}")
         elif line.cut:
-            self.problems.add(number, text, "the UUID's bracket is not closed: the line is cut, and the UUID set aside")
+            self.problems.add(number, text, "the line is cut: what it ends in, the name or the UUID, is set aside")
             self.cut = True
         elif line.masked:
             self.problems.add(number, text, "the UUID is not one (letters, digits, - and / are allowed); it is set aside")
@@ -120,6 +121,8 @@ def read(text: str, file: str) -> NodeFound:
                 # The same line heads a block of `nvidia-smi nvlink`, which a log may hold as well.
                 gpus.current, gpus.repeats = opened.index, True
                 continue
+            if ends_in_name(text, place == len(lines) - 1, opened):
+                opened = replace(opened, name="", cut=True)
             gpus.gpu(number, line, opened)
             last = "gpu"
         elif match := _MIG.match(line):

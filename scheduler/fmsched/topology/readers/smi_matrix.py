@@ -291,7 +291,8 @@ def _place(row: Row, matrix: Matrix, problems: Problems) -> None:
     shift = row.cells.index(SELF) - own if SELF in row.cells else 0
     if shift > 0 and not any(row.cells[:shift]):
         row.cells = row.cells[shift:]
-    if SELF not in row.cells and len(row.cells) == len(matrix.columns) - 1:
+    cut = row.last_line and not row.tail
+    if SELF not in row.cells and len(row.cells) == len(matrix.columns) - 1 and not cut:
         row.cells.insert(own, SELF)  # an empty own cell, lost with the blanks
     if row.tail and len(row.cells) < len(matrix.columns):
         count = f"{len(row.cells)} cells for {len(matrix.columns)} columns"

@@ -35,6 +35,8 @@ _FAILING = re.compile(
     re.IGNORECASE,
 )
 _LOST = re.compile(r"GPU is lost|requires reset", re.IGNORECASE)
+# Sections on the slot and the bridge above it: a virtual machine hides these ("Host Max: Unknown Error" on every GPU), and the GPU works.
+_OF_THE_HOST = frozenset({"gpu_link_info", "pci_gpu_link_info"})
 # Fields that people or programs fill: an error's text there says nothing of the GPU.
 FREE_TEXT = {"processes", "accounted_processes", "compute_processes", "supported_clocks"}
 
@@ -303,6 +305,7 @@ def _fault_of(section: Section, facts: dict[str, str], problems: Problems) -> st
     worst = next((value for _, value in failing if _LOST.search(value)), "")
     if worst:
         return shown(worst.strip("[]"))
+    failing = [(path, value) for path, value in failing if not _OF_THE_HOST.intersection(path)]
     if failing:
         return shown(f"{failing[0][0][-1]}: {failing[0][1]}")
     if "recovery_action" in facts:

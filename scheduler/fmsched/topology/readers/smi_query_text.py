@@ -25,6 +25,12 @@ VALUE_MAX = 4_096
 _GPU = re.compile(
     r"(?P<indent>\s{0,16})GPU (?P<pci>[0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}(?:\.[0-9A-Fa-f])?)(?P<rest>$|\s.*|:\s.*)"
 )
+_MARK = re.compile(
+    r"(\s{0,8}(?:(?:[>#%|*;]|//)\s?){1,8}|[A-Za-z0-9][\w.-]{0,63}: )(?:={2,40} ?NVSMI LOG|GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:)"
+)
+# A UUID has 36 characters behind "GPU-"; in the file's last line, without a line's end, fewer are the beginning of one.
+_CUT_UUID = re.compile(r"(?:GPU|MIG) UUID\s{1,60}: [GM][\w/-]{0,38}$")
+_MARKS_MAX = 64  # different ones of one file: a quotation has one
 _BANNER = "NVSMI LOG"
 # Titles that only this tool prints: a piece of its output without header and GPU line is known by them.
 _TITLES = {
@@ -37,9 +43,34 @@ _PROMPT = re.compile(r"^\s{0,16}\S{0,100}[$#>](?:\s|$)")
 def sections_of(text: str, problems: Problems) -> Dump:
     """What the file says of each GPU. Sections of the same GPU (several -d runs in one file) are one: a field's first value stands."""
     reader = _Reader(problems)
-    for number, line in lines_of(text, problems):
-        reader.line(number, line)
+    lines = list(lines_of(text, problems))
+    marks = _marks(lines)
+    hosts = [mark for mark in marks if mark.endswith(":")]
+    if len(hosts) > 1:
+        named = shown(", ".join(host[:-1].strip() for host in hosts))
+        raise problems.refuse(f"the output of {len(hosts)} hosts ({named}); allowed: one host a file")
+    if lines and lines[-1][1] and (found := _CUT_UUID.search(lines[-1][1][:400])):
+        problems.add(lines[-1][0], found[0].strip(), "the file ends within the UUID; it is set aside")
+        lines.pop()
+    for number, line in lines:
+        reader.line(number, _unmarked(line, marks))
     return reader.dump()
+
+
+def _marks(lines: list[tuple[int, str]]) -> list[str]:
+    """What was set before each line: the mark of a quotation or comment, or the host's name of pdsh. The banner and the lines that open
+    a GPU show it, since nvidia-smi itself begins them in the first column."""
+    marks = dict.fromkeys(found[1].rstrip() for _, line in lines if (found := _MARK.match(line[:400])))
+    return sorted(list(marks)[:_MARKS_MAX], key=len, reverse=True)
+
+
+def _unmarked(line: str, marks: list[str]) -> str:
+    """Without the mark, one blank behind it, and the backslash by which Markdown keeps a line's end."""
+    line = line.removesuffix(" \\").rstrip()
+    for mark in marks:
+        if line.startswith(mark):
+            return line[len(mark) :].removeprefix(" ")
+    return line
 
 
 class _Reader:

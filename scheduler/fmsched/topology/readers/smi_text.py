@@ -178,6 +178,12 @@ def gpu_line(line: str) -> GpuLine | None:
     )
 
 
+def ends_in_name(text: str, last: bool, line: GpuLine) -> bool:
+    """Whether the text ends, without a line's end, in a GPU's name (`last`: this is its last line): the name may be cut."""
+    bare = not (line.uuid or line.fault or line.rest or line.cut or line.masked)
+    return last and bare and bool(line.name) and not text.endswith(("\n", "\r", ")"))
+
+
 def handle_error(line: str) -> HandleError | None:
     """The four spellings of nvidia-smi's line on a GPU that it cannot open, or None."""
     match = _HANDLE.search(line[:512])

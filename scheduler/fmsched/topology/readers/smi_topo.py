@@ -165,7 +165,8 @@ def _cells(matrix: Matrix, problems: Problems) -> _Cells:
             if not other or other in done:
                 continue
             done.add(other)
-            at_the_cut = row.last_line and row.last_is == "cell" and place == len(row.cells) - 1 < len(matrix.columns) - 1
+            more = len(row.cells) < len(matrix.columns) or (matrix.titles and GPU.fullmatch(row.label))
+            at_the_cut = row.last_line and row.last_is == "cell" and place == len(row.cells) - 1 and more
             if cell is None or not CELL.fullmatch(cell) or cell == SELF:
                 holes.append((row, other, cell))
             elif not (at_the_cut and cell.startswith("NV")):  # "NV1" may be the beginning of NV18
@@ -216,7 +217,15 @@ def _gpu(label: str, row: Row | None, matrix: Matrix, problems: Problems) -> Gpu
     if row is None:
         return GpuFound(_index(label))
     cpus = row.cpus
-    ends_in_it = row.last_line and row.last_is == CPU and len(matrix.rows) < len(matrix.columns)
+    ends_in_it = (
+        row.last_line
+        and row.last_is == CPU
+        and (
+            len(matrix.rows) < len(matrix.columns)
+            or not matrix.header_found
+            or any(other.numa for other in matrix.rows.values())
+        )
+    )
     if cpus and ends_in_it and not any(other.cpus == cpus for other in matrix.rows.values() if other is not row):
         problems.add(row.line, cpus, f"the text ends within {label}'s CPU affinity, which may go on; it is set aside")
         cpus = ""
