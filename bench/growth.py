@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench.pictures import pyplot
 from bench.placement import cluster, quantile, request
 from fmsched.model.placement import Budget, Placement
 from fmsched.place.solve import solve
@@ -52,11 +53,7 @@ def exponent(sizes: list[int], medians: list[float]) -> float:
 
 
 def draw(sizes: list[int], medians: list[float], slowest: list[float], path: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(7, 5))
     axes.loglog(sizes, [each * 1e3 for each in medians], "o-", label="p50")
     axes.loglog(sizes, [each * 1e3 for each in slowest], "s--", label="p99")

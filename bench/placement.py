@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench.pictures import pyplot
 from fmsched.model.hardware import GpuId, JobId
 from fmsched.model.job import GroupKind, Request, ResourceGroup
 from fmsched.model.placement import Budget, Placement
@@ -119,11 +120,7 @@ def summary(samples: Sequence[Sample]) -> dict[str, Any]:
 
 def draw(samples: Sequence[Sample], path: Path) -> None:
     """Cumulative distribution of the time, a line for each gang size."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(8, 5))
     for gang in sorted({sample.gang for sample in samples}):
         times = sorted(sample.seconds * 1e3 for sample in samples if sample.gang == gang)

@@ -97,13 +97,19 @@ def make_devices(config: AgentConfig, log: Log) -> Devices:
 
 
 def health_rules(config: AgentConfig) -> Rules:
-    """Raises OSError, and RulesError, a ValueError."""
-    from fmagent.health.rules import Rules, parse
+    """Raises RulesError, a ValueError."""
+    from fmagent.health.rules import Rules, RulesError, parse
     from fmagent.runner.files import read_regular
 
     if not config.health_rules:
         return Rules()
-    content = read_regular(config.health_rules, RULES_BYTES_MAX, follow=True)
+    try:
+        content = read_regular(config.health_rules, RULES_BYTES_MAX, follow=True)
+    except OSError as error:
+        found = error.strerror or str(error)
+        raise RulesError(
+            f"health_rules: {config.health_rules}: found {found}; allowed: a TOML file like health.toml"
+        ) from error
     return parse(content.decode("utf-8", errors="replace"), config.health_rules)
 
 

@@ -124,6 +124,8 @@ async def test_a_sick_gpu_and_a_command_that_is_not_there_are_told_apart(node: A
 
 @pytest.mark.parametrize("how", ["kill", "end"])
 async def test_ranks_outlive_the_agent(node: Agent, tmp_path: Path, how: str) -> None:
+    """Story agent-01: killed or restarted, the agent leaves its ranks running, adopts them, and still learns their exit codes. That the
+    unit does the same is tests/unit/test_deploy.py's."""
     report = await node.run(node.assignment("job-1", ["/bin/sh", "-c", COUNTER.format(tmp_path)], (0, 1)))
     getattr(node, how)()
     assert all(lives(rank.pid) for rank in report.ranks)

@@ -12,12 +12,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fmclient import Client
-from fmclient.cli.nodes import fault_lines
-from fmproto.v1 import scheduler_pb2 as pb
 from fmsched.offline.local import LocalCluster
-from tests.support import fake_nvml
-from tests.support.live import CLUSTER, TIMEOUTS, manifest, ready, state, until
+from tests.support.live import CLUSTER, manifest, ready, state, until
+from tests.support.machines import GPUS, Machines
 
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -48,82 +45,6 @@ def test_not_serving_until_the_store_was_read(tmp_path: Path) -> None:
 
 
 # --- health of devices: real agents, the real pynvml over a fake library
-
-GPUS = 4
-DEVICES_CLUSTER = """
-apiVersion: fmsched/v1
-kind: Cluster
-nodes:
-  - {name: "n[1-2]", type: hgx-h100, leaf: leaf1}
-fabric: {}
-"""
-
-
-class Machines:
-    """Two nodes of four GPUs that talk to NVML, and a file a node that says how its GPUs fare."""
-
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.root = root
-        self.monkeypatch = monkeypatch
-        cluster_file = root / "cluster.yaml"
-        cluster_file.write_text(DEVICES_CLUSTER)
-        rules = root / "health.toml"
-        rules.write_text(
-            "[nvlink]\ndown_for_s = 0\n[disk]\nenabled = false\n[memory]\nenabled = false\n[clock]\nenabled = false\n"
-        )
-        common = {"period_s": 0.5, "hardware": "", "health_rules": str(rules), "kernel_log": "", "ibstat": ["true"]}
-        scheduler = {"timeouts": TIMEOUTS, "etcd": {"election_ttl_s": 3.0}}
-        self.local = LocalCluster(
-            root / "cluster",
-            cluster_file,
-            (),
-            agent={**common, "fence_after_s": 30.0, "fence_grace_s": 5.0},
-            scheduler=scheduler,
-        )
-
-    def __enter__(self) -> Machines:
-        self.local.__enter__()
-        self.client = Client(self.local.server, timeout_s=20, patience_s=60).__enter__()
-        for node in ("n1", "n2"):
-            self.has(node)
-            self.start(node)
-        until(
-            "both nodes are ready",
-            lambda: ready(self.client) == 2 and all(len(self.node(n).inventory.gpus) == GPUS for n in ("n1", "n2")),
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.client.close()
-        self.local.close()
-        assert not self.local.leftovers()
-
-    def start(self, node: str) -> None:
-        self.monkeypatch.setenv("FAKE_NVML", str(self.root / node))
-        self.monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_nvml.library_folder()))
-        self.local.start_agent(node)
-
-    def has(self, node: str, *more: str) -> None:
-        # Whole or not at all: the library reads while this writes.
-        written = self.root / f"{node}.new"
-        written.write_text("\n".join([*fake_nvml.hgx(tuple(range(GPUS))), *more]))
-        written.replace(self.root / node)
-
-    def node(self, name: str) -> pb.Node:
-        return next(each for each in self.client.nodes().nodes if each.name == name)
-
-    def fault(self, node: str) -> str:
-        """What `fmctl describe node` says is wrong."""
-        return "\n".join(fault_lines(self.node(node)))
-
-    def runs(self, name: str, gpus: int) -> set[tuple[str, int]]:
-        """Submits a job that stays, and answers the GPUs that it got."""
-        self.client.submit(manifest(name, "sleep 600", gpus=gpus))
-        self.client.wait(name, until="running", timeout_s=30)
-        return self.placed(name)
-
-    def placed(self, name: str) -> set[tuple[str, int]]:
-        return {(rank.node, rank.gpu_index) for rank in self.client.get(name).decision.ranks}
 
 
 @pytest.fixture

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from fmagent.__main__ import make_devices
 from fmagent.config import AgentConfig
+from fmagent.devices import real
 from fmagent.devices.health_messages import FINDINGS_MAX, health_of
 from fmagent.devices.health_record import HealthRecord
 from fmagent.devices.ibstat import IbstatReader
@@ -217,6 +223,73 @@ async def test_a_second_link_that_heals_is_given_back_while_the_first_stays_down
         machine.has(*more)
         inventory, _ = await devices.observe()
         assert [round(pair.gbytes_per_s) for pair in inventory.nvlinks] == rates
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["linkdown 1 16", "error 1 15", "error 1 999", "fail 1 nvmlDeviceGetEccMode 999", "fail -1 nvmlDeviceGetCount 999"],
+)
+async def test_a_fault_that_comes_and_goes_costs_the_inventory_a_handful_of_writes(machine: Machine, line: str) -> None:
+    """By the rules as they are, under which a link that flaps at every look is never down for long enough to be a finding."""
+    devices = machine.agent(Rules())
+    seen = []
+    for look in range(20):
+        machine.has("set 1 ecc 1", "path 0 1 50", *([line] if look % 2 else []))
+        inventory, _ = await devices.observe()
+        seen.append(inventory.SerializeToString(deterministic=True))
+    assert sum(a != b for a, b in pairwise(seen)) <= 5
+    assert len(set(seen[8:])) == 1
+
+
+async def test_a_host_that_hangs_holds_up_no_look(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = machine.agent()
+    before, _ = await devices.observe()
+    let_go = threading.Event()
+    monkeypatch.setattr(real, "look_at_host", let_go.wait)
+    monkeypatch.setattr(devices._host_looker, "_timeout_s", 0.2)
+    began_s = time.monotonic()
+    machine.has("error 1 15")
+    after, health = await devices.observe()
+    await devices.observe()
+    assert time.monotonic() - began_s < 10
+    assert (after.host, states(health)["GPU-0001"][0]) == (before.host, FAILED)
+    let_go.set()
+
+
+async def test_a_disk_that_hangs_holds_up_no_look(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = machine.agent()
+    await devices.observe()
+    let_go = threading.Event()
+    monkeypatch.setattr(HealthRecord, "save", lambda *_: let_go.wait())
+    monkeypatch.setattr(devices._disk_looker, "_timeout_s", 0.2)
+    machine.has("error 1 15")
+    late_s = 0.0
+
+    async def beats() -> None:
+        nonlocal late_s
+        while True:
+            began_s = time.monotonic()
+            await asyncio.sleep(0.02)
+            late_s = max(late_s, time.monotonic() - began_s)
+
+    beating = asyncio.create_task(beats())
+    for _ in range(2):
+        _, health = await devices.observe()
+        assert states(health)["GPU-0001"][0] == FAILED
+    beating.cancel()
+    assert late_s < 1.0
+    let_go.set()
+
+
+async def test_each_change_of_a_device_is_a_line_of_the_log(machine: Machine) -> None:
+    devices = machine.agent()
+    with capture_logs() as lines:
+        await devices.observe()
+        machine.logs("PCI:0000:01:00): 119, pid=9, name=python3, Timeout after 6s")
+        await devices.observe()
+        await devices.observe()
+    said = [(line["device"], line["state"], line["reason"]) for line in lines if line["event"] == "health"]
+    assert [line for line in said if line[0].startswith("GPU")] == [("GPU-0001", "failed", "Xid 119 (GSP_RPC_TIMEOUT)")]
 
 
 # --- messages

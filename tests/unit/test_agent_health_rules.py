@@ -11,6 +11,7 @@ from fmagent.__main__ import health_rules, main
 from fmagent.config import AgentConfig
 from fmagent.health.judge import CONCERNS
 from fmagent.health.rules import Rules, RulesError, parse
+from fmagent.health.xids import XidClass
 
 SAMPLE = Path(__file__).resolve().parents[2] / "deploy/health.toml"
 
@@ -30,6 +31,8 @@ def test_every_concern_has_its_rules() -> None:
 
 def test_an_empty_file_is_the_defaults_and_one_key_changes_one_thing() -> None:
     assert parse("", "x") == Rules()
+    assert parse("\ufeff[power]\r\nfor_s = 3\r\n", "x").power.for_s == 3
+    assert parse('[xid]\nclasses = { 94 = "reset_later" }', "x").xid.classes == {94: XidClass.RESET_LATER}
     rules = parse("[thermal]\nthrottle_for_s = 5\n[xid]\nignore = [43]", "x")
     assert (rules.thermal.throttle_for_s, rules.thermal.clear_s, rules.xid.ignore) == (5.0, 300.0, (43,))
 
@@ -55,6 +58,15 @@ def test_an_empty_file_is_the_defaults_and_one_key_changes_one_thing() -> None:
         ("[disk]\nfree_degraded = 10", ["disk.free_degraded: found 10", "<= 1"]),
         ("thermal = 3", ["thermal: found 3", "expected `object`"]),
         ("[thermal", ["not TOML"]),
+        ("[thermal]\nfoo = 1", ["thermal.foo: unknown key. Allowed: clear_s"]),
+        ("[thermal]\n'' = 1", ["thermal.'': unknown key", "Allowed: clear_s"]),
+        ('[thermal]\n"a\\nb" = 1', ["thermal.a b: unknown key"]),
+        ("[ecc]\ncorrected_degraded = " + "9" * 5000, ["not TOML: an integer has too many digits"]),
+        ("[thermal]\nfor_s = '" + "x" * 100_000 + "'", ["thermal.for_s: found 'xxx", "expected `float`"]),
+        ("[[thermal]]\nfor_s = 3", ["thermal: found [{'for_s': 3}]", "expected `object`"]),
+        ('[xid]\nclasses = { 94 = "often" }', ["xid.classes: found {'94': 'often'}"]),
+        ('[xid]\nclasses = { often = "reset" }', ["xid.classes: found {'often': 'reset'}", "expected `int`"]),
+        ('[xid]\nclasses = { 0 = "reset" }', ["xid.classes: found {'0': 'reset'}", ">= 1"]),
         ("a = " + "[" * 5000, ["health.toml: not"]),
     ],
 )
@@ -63,6 +75,8 @@ def test_faults_are_named(text: str, said: list[str]) -> None:
         parse(text, "health.toml")
     message = str(caught.value)
     assert message.startswith("health.toml: ")
+    assert len(message) < 600
+    assert message.isprintable(), "one line"
     assert [part for part in said if part not in message] == [], message
 
 
@@ -71,7 +85,7 @@ def test_the_agent_reads_the_file_that_its_configuration_names(tmp_path: Path, c
     path = tmp_path / "health.toml"
     path.write_text("[power]\nenabled = false\n")
     assert not health_rules(AgentConfig(node="n1", health_rules=str(path))).power.enabled
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(RulesError, match=r"health_rules: .*/none: found No such file or directory; allowed: a TOML file"):
         health_rules(AgentConfig(node="n1", health_rules=str(tmp_path / "none")))
     agent = tmp_path / "agent.toml"
     agent.write_text(f'node = "n1"\nstate_dir = "{tmp_path}/state"\nlisten = "127.0.0.1:0"\nhealth_rules = "{path}"\n')

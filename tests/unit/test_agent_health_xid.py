@@ -51,7 +51,7 @@ def test_the_catalogue_is_whole() -> None:
         (54, "DEGRADED DEGRADED OK", "Xid 54"),
         (78, "DEGRADED DEGRADED OK", "Xid 78"),
         (123, "DEGRADED DEGRADED OK", "Xid 123"),
-        (901, "DEGRADED DEGRADED OK", "Xid 901 (not in NVIDIA's catalogue)"),
+        (901, "DRAINING DRAINING OK", "Xid 901 (not in NVIDIA's catalogue)"),
     ],
 )
 def test_classes(code: int, states: str, words: str) -> None:
@@ -179,6 +179,16 @@ def test_codes_may_be_ignored() -> None:
     watched.rules = Rules(xid=XidRules(ignore=(119,)))
     watched.look(gpu_look())
     assert [each.reason for each in watched.findings] == ["Xid 95 (ROBUST_CHANNEL_UNCONTAINED_ERROR)"]
+
+
+def test_the_rules_class_a_code_anew() -> None:
+    rules = Rules(xid=XidRules(classes={31: XidClass.RESET, 901: XidClass.IGNORE, 119: XidClass.APPLICATION}))
+    watched = Watch(rules)
+    assert watched.look(seen(901, 119)) == OK
+    assert watched.look(seen(31)) == FAILED
+    assert watched.worst.reason == f"Xid 31 ({catalogue()[31].mnemonic})"
+    watched.rules = Rules(xid=XidRules(classes={31: XidClass.IGNORE}))
+    assert watched.look(gpu_look()) == OK, "what was held by the older rules goes"
 
 
 def test_an_operator_forgives() -> None:

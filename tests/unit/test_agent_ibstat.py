@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
 
-from fmagent.devices import tool
-from fmagent.devices.ibstat import IbstatReader, PortReading, locate, parse_ibstat, port_health
+from fmagent.devices import ibstat
+from fmagent.devices.ibstat import OUTPUT_BYTES_MAX, IbstatReader, PortReading, locate, parse_ibstat
 from fmagent.devices.killed import Killed
 from fmagent.devices.presence import Presence
 from fmagent.devices.real import RealDevices
 from fmproto.v1 import hardware_pb2 as pb
+from tests.support.agent import processes_naming
 from tests.support.shared_data import files, shared
 
 TWO = """ibwarn: [77] umad_init: umad_init
@@ -44,10 +46,6 @@ def test_two_adapters() -> None:
     assert (ib.hca, ib.port, ib.state, ib.physical_state, ib.rate_gbps) == ("mlx5_0", 1, "Active", "LinkUp", 400)
     assert (ib.link_layer, ib.port_guid, ib.firmware) == ("InfiniBand", "0x1111222233334444", "28.1.1")
     assert (bond.hca, bond.state, bond.rate_gbps, bond.link_layer) == ("mlx5_bond_0", "Down", 40, "")
-    assert [(health.device, health.state) for health in port_health([ib, bond])] == [
-        ("mlx5_0/1", pb.HEALTH_STATE_OK),
-        ("mlx5_bond_0/1", pb.HEALTH_STATE_FAILED),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +145,7 @@ async def test_the_command_is_configurable_and_may_be_absent(tmp_path: Path) -> 
 
 
 async def test_a_flood_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool, "OUTPUT_BYTES_MAX", 100_000)
+    monkeypatch.setattr(ibstat, "OUTPUT_BYTES_MAX", 100_000)
     reading = await IbstatReader(command=("cat", "/dev/zero")).read()
     assert reading == PortReading(error="ibstat printed more than 100,000 bytes")
 
@@ -177,3 +175,25 @@ def test_real_outputs() -> None:
         assert sorted(port.rate_gbps for port in found) == sorted(rates), path.name
         walked += 1
     assert walked
+
+
+@pytest.mark.parametrize("text", ["Segmentation fault", "\x00\x01\x02", "GPU 0: NVIDIA H100"])
+async def test_junk_is_not_the_absence_of_adapters(text: str, tmp_path: Path) -> None:
+    """What was known of the ports stays then."""
+    said = tmp_path / "said"
+    said.write_text(text)
+    reading = await IbstatReader(command=("cat", str(said))).read()
+    assert reading.ports == ()
+    assert reading.error.startswith("ibstat printed no adapter, but ")
+
+
+async def test_an_endless_ibstat_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    """And the event loop, which beats, goes on: megabytes are read in a thread."""
+    mark = f"junk-of-{tmp_path.name}"
+    began_s = time.monotonic()
+    reading = await IbstatReader(command=("sh", "-c", f"yes {mark}; true")).read()
+    assert reading.error == f"ibstat printed more than {OUTPUT_BYTES_MAX:,} bytes"
+    reading = await IbstatReader(0.5, ("sh", "-c", f"sh -c 'sleep 600; : {mark}'; true")).read()
+    assert reading.error == "ibstat hung: no answer in 0.5 s"
+    assert time.monotonic() - began_s < 10
+    assert processes_naming(mark) == []

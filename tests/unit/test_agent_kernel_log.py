@@ -165,3 +165,21 @@ def test_real_logs() -> None:
         assert len(told) > 0
         read += 1
     assert read >= 2
+
+
+def test_an_xid_in_a_storm_of_other_records_is_found_at_once(tmp_path: Path) -> None:
+    """Ten thousand records a second, over a look's period, one a read as /dev/kmsg gives them."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    log = KernelLog(path)
+    writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    storm = [f"4,{n},{n},-;a driver says much, line {n}\n".encode() for n in range(50_000)]
+    storm[40_000] = f"3,40000,1,-;{NEW}\n".encode()
+    with pytest.MonkeyPatch.context() as patch:
+        records = iter(storm)
+        patch.setattr(log, "_next", lambda: next(records, None))
+        began_s = time.process_time()
+        assert [event.code for event in log.read(1.0)] == [119]
+        assert time.process_time() - began_s < 2.0
+    os.close(writer)
+    log.close()

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import struct
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,15 +30,49 @@ _SPEED = re.compile(r"(\d{1,3}(?:\.\d{1,2})?) GT/s")
 _MEMORY = re.compile(r"^(MemTotal|MemAvailable|MemFree|Buffers|Cached):\s{0,32}(\d{1,15}) kB$", re.MULTILINE)
 _STALL = re.compile(r"^full .{0,64}?avg60=(\d{1,3}(?:\.\d{1,4})?)", re.MULTILINE)
 
+# Threads are taken offline, and NUMA nodes plugged in, by hand.
+BOARD_PERIOD_S = 300.0
+
 # One for the process: what hangs, and what was told lately, is then known to every look.
 _DISKS = disks.DiskReader()
 _CLOCK = ClockReader()
 
 
-def host_facts(proc: Path = _PROC, sys: Path = _SYS, disk_reader: disks.DiskReader = _DISKS) -> pb.Host:
-    """What the host is. Never raises; a file that is missing leaves its field empty. Takes at most the disks' time limit."""
-    found = cpu.processors(proc, sys)
-    numa = cpu.numa_nodes(sys)
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What stays while the machine runs, but for parts that are plugged in."""
+
+    processors: cpu.Processors
+    numa: tuple[pb.NumaNode, ...]
+    pcie_gen: int
+
+
+def board_of(proc: Path = _PROC, sys: Path = _SYS) -> Board:
+    """A thousand files on a node with 256 threads."""
+    return Board(cpu.processors(proc, sys), tuple(cpu.numa_nodes(sys)), pcie_generation(sys))
+
+
+class BoardReader:
+    """Of this machine, as it was BOARD_PERIOD_S ago at most."""
+
+    def __init__(self) -> None:
+        self._known: Board | None = None
+        self._read_at_s = 0.0
+
+    def read(self) -> Board:
+        now_s = time.monotonic()
+        if self._known is None or now_s >= self._read_at_s + BOARD_PERIOD_S:
+            self._known, self._read_at_s = board_of(), now_s
+        return self._known
+
+
+def host_facts(
+    proc: Path = _PROC, sys: Path = _SYS, disk_reader: disks.DiskReader = _DISKS, board: Board | None = None
+) -> pb.Host:
+    """What the host is. Never raises; a file that is missing leaves its field empty. Takes at most the disks' time limit. `board`: as it
+    was read before; None: it is read now."""
+    board = board_of(proc, sys) if board is None else board
+    found, numa = board.processors, board.numa
     return pb.Host(
         hostname=socket.gethostname(),
         cpu_model=found.model,
@@ -51,7 +86,7 @@ def host_facts(proc: Path = _PROC, sys: Path = _SYS, disk_reader: disks.DiskRead
         cores=found.cores,
         numa=numa,
         disks=disks_of(proc, sys, disk_reader),
-        pcie_gen=pcie_generation(sys),
+        pcie_gen=board.pcie_gen,
     )
 
 
@@ -114,7 +149,8 @@ def interfaces() -> list[pb.NetInterface]:
     for name, address in _ipv6():
         addresses.setdefault(name, []).append(address)
     found = []
-    for name in sorted(name for name, known in addresses.items() if known):
+    # The kernel takes any bytes for a name, and a message only text.
+    for name in sorted(name for name, known in addresses.items() if known and name.isprintable()):
         state = ""
         with contextlib.suppress(OSError):
             state = _SYS.joinpath("class/net", name, "operstate").read_text(encoding="ascii").strip()

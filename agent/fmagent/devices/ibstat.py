@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fmagent.devices import adapters, sysfs, tool
 from fmagent.devices.killed import Killed
 from fmproto import ibstat as printed
+from fmproto.dumptext import shown
 from fmproto.v1 import hardware_pb2 as pb
 
 # ibstat opens every adapter; on a node with a sick one it may hang in the kernel.
 TIMEOUT_S = 10.0
+# Of an adapter with 512 virtual functions it is below 1 MB.
+OUTPUT_BYTES_MAX = 4 << 20
 SYS = sysfs.SYS
 
 HUNG = "ibstat hung"
@@ -40,10 +44,14 @@ class IbstatReader:
 
     async def read(self) -> PortReading:
         """Never raises; what fails is in the reading."""
-        said = await tool.run(self._command, self._timeout_s, self.killed, "ibstat")
+        said = await tool.run(self._command, self._timeout_s, self.killed, "ibstat", OUTPUT_BYTES_MAX)
         if said.error:
             return PortReading(error=said.error)
-        return PortReading(tuple(locate(parse_ibstat(said.output), self._sys)))
+        # In a thread: megabytes of junk take seconds, and beats go on meanwhile.
+        ports = await asyncio.to_thread(lambda: tuple(locate(parse_ibstat(said.output), self._sys)))
+        if not ports and said.output.strip() and "CA '" not in said.output:
+            return PortReading(error=f"ibstat printed no adapter, but {shown(said.output.strip())!r}")
+        return PortReading(ports)
 
 
 def parse_ibstat(text: str) -> list[pb.HcaPort]:
@@ -94,14 +102,3 @@ def locate(ports: list[pb.HcaPort], sys: Path) -> list[pb.HcaPort]:
         numa = sysfs.number(device / "numa_node")
         port.numa_node = -1 if numa is None else min(numa, 2**31 - 1)
     return ports
-
-
-def port_health(ports: Iterable[pb.HcaPort]) -> list[pb.DeviceHealth]:
-    """A port that is not Active and LinkUp carries nothing, whatever rate it still shows."""
-    found = []
-    for port in ports:
-        usable = port.state == "Active" and port.physical_state == "LinkUp"
-        reason = "" if usable else f"port is {port.state or 'of unknown state'}/{port.physical_state or 'unknown'}"
-        state = pb.HEALTH_STATE_OK if usable else pb.HEALTH_STATE_FAILED
-        found.append(pb.DeviceHealth(device=f"{port.hca}/{port.port}", state=state, reason=reason))
-    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 
 # A killed tool that is not in a driver ends within so long, seconds.
 END_S = 1.0
@@ -31,4 +33,8 @@ class Killed:
             await asyncio.wait_for(child.wait(), END_S)
 
     def kill(self, child: asyncio.subprocess.Process) -> None:
-        child.kill()
+        """With all that it started, where it leads a process group of its own. Raises ProcessLookupError."""
+        if child.returncode is None and os.getpgid(child.pid) == child.pid:
+            os.killpg(child.pid, signal.SIGKILL)
+        else:
+            child.kill()

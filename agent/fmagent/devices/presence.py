@@ -123,10 +123,17 @@ class Presence:
     def _keep(self, known: dict[str, pb.Gpu]) -> None:
         # One that never said who it is would stay as a second GPU once it does.
         lasting = {uuid: gpu for uuid, gpu in known.items() if not uuid.startswith("unknown-")}
-        if lasting == self._known:
+        # Facts that move with a fault are no reason to write; they are written with the next GPU that comes or goes.
+        before, self._known = self._known, lasting
+        if {uuid: _identity(gpu) for uuid, gpu in before.items()} == {
+            uuid: _identity(gpu) for uuid, gpu in lasting.items()
+        }:
             return
-        self._known = lasting
         if self._path is not None:
             content = pb.Inventory(gpus=list(lasting.values())).SerializeToString()
             with contextlib.suppress(OSError):  # kept in memory; written with the next change
                 replace_file(str(self._path), content, durable=True)
+
+
+def _identity(gpu: pb.Gpu) -> tuple[int, str, int, str, int]:
+    return gpu.index, gpu.pci_address, gpu.minor, gpu.name, gpu.memory_bytes

@@ -10,12 +10,14 @@ from pathlib import Path, PurePosixPath
 import structlog
 
 from fmagent.devices.amd import AmdReader, with_amd
+from fmagent.devices.damped import Damper
 from fmagent.devices.health_messages import health_of
 from fmagent.devices.health_record import HealthRecord
-from fmagent.devices.host import host_facts, host_reading, network_of
+from fmagent.devices.host import BoardReader, host_facts, host_reading, network_of
 from fmagent.devices.ibstat import IbstatReader
 from fmagent.devices.infiniband import InfinibandReader, PortsFound, device_of, place_near
 from fmagent.devices.kernel_log import KernelLog, place
+from fmagent.devices.looker import Hung, Looker
 from fmagent.devices.nvml import NvmlReader, Reading
 from fmagent.devices.presence import Presence
 from fmagent.devices.steady import hold
@@ -29,6 +31,10 @@ from fmproto.v1 import hardware_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
+# A look at the host: disks have 2 s, chronyc 1 s, the rest are files of the kernel's memory.
+HOST_TIMEOUT_S = 10.0
+# A record of health is small; a disk that takes longer is no disk.
+DISK_TIMEOUT_S = 5.0
 # What runs write to, beside the state directory.
 SCRATCH = ("/", "/tmp")  # noqa: S108 - asked about, not written to
 
@@ -66,11 +72,17 @@ class RealDevices:
         self._recorded: tuple[Finding, ...] | None = None
         self._published = pb.Inventory()
         self._found: tuple[Finding, ...] = ()
+        self._damper = Damper()
+        self._host_looker: Looker[tuple[pb.Host, HostReading]] = Looker("the host", HOST_TIMEOUT_S)
+        self._host = (pb.Host(), HostReading())
+        self._host_hung = False
+        self._disk_looker: Looker[bool] = Looker(state_dir, DISK_TIMEOUT_S)
+        self._states: dict[str, tuple[str, str]] = {}  # as it was logged last
         self._told: tuple[str, ...] = ()  # what NVML could not say, as it was logged last
 
     async def observe(self) -> tuple[pb.Inventory, pb.Health]:
-        reading, amd, found, (host, host_state) = await asyncio.gather(
-            self._nvml.read(), self._amd.read(), self._infiniband.read(), asyncio.to_thread(look_at_host)
+        reading, amd, found, (host, host_state), logged = await asyncio.gather(
+            self._nvml.read(), self._amd.read(), self._infiniband.read(), self._look_at_host(), self._read_log()
         )
         reading = with_amd(reading, amd)
         if reading.problems != self._told:
@@ -79,7 +91,6 @@ class RealDevices:
         gpus, _, nvlinks = self._presence.merge(reading)
         self._uuids = {str(gpu.index): gpu.uuid for gpu in gpus}
         ports = self._ports(found)
-        place_near(ports, gpus)
         network = network_of(host.interfaces, self._socket_interface)
         inventory = pb.Inventory(
             node=self._node,
@@ -98,25 +109,65 @@ class RealDevices:
         readings = Readings(
             gpus=self._gpu_readings(reading, gpus),
             nvml_error=reading.error if gpus else "",
-            xids=self._xids(reading, gpus),
+            xids=self._xids((*reading.xids, *logged), gpus),
             ports=found.readings,
             ports_error=found.error,
             host=host_state,
         )
-        findings = self._judge(inventory, readings)
+        findings = await self._judge(inventory, readings)
         hold(self._published, inventory, self._found, findings)
+        self._damper.damp(inventory, asyncio.get_running_loop().time())
+        place_near(inventory.hca_ports, inventory.gpus)
         self._published.CopyFrom(inventory)
         self._found = findings
-        return inventory, health_of(self._node, (gpu.uuid for gpu in gpus), map(device_of, ports), findings)
+        health = health_of(self._node, (gpu.uuid for gpu in inventory.gpus), map(device_of, inventory.hca_ports), findings)
+        self._log_changes(health)
+        return inventory, health
 
-    def _judge(self, inventory: pb.Inventory, readings: Readings) -> tuple[Finding, ...]:
+    async def _look_at_host(self) -> tuple[pb.Host, HostReading]:
+        """What was last known of it, where a file of /proc or /sys hangs."""
+        try:
+            self._host = await self._host_looker.look(look_at_host)
+        except Hung as error:
+            if not self._host_hung:
+                log.warning("the host cannot be looked at; what was known of it stays", node=self._node, error=str(error))
+            self._host_hung = True
+        else:
+            self._host_hung = False
+        return self._host
+
+    async def _read_log(self) -> tuple[XidEvent, ...]:
+        """In a thread: a storm of records takes a while, and beats go on meanwhile."""
+        return await asyncio.to_thread(self._kernel_log.read, asyncio.get_running_loop().time())
+
+    async def _judge(self, inventory: pb.Inventory, readings: Readings) -> tuple[Finding, ...]:
         past = told(self._past, nvlink.CONCERN, nvlink_rates(inventory.gpus))
         mounts = [each.mount for each in readings.host.disks]
         past = told(past, disk.CONCERN, dict.fromkeys(needed_mounts(mounts, (self._state_dir, *SCRATCH)), 1.0))
         self._past, findings = judge(past, readings, self._rules, asyncio.get_running_loop().time())
-        if findings != self._recorded and self._record is not None and self._record.save(self._past):
+        if findings != self._recorded and self._record is not None and await self._saved(self._record, self._past):
             self._recorded = findings
         return findings
+
+    async def _saved(self, record: HealthRecord, past: Past) -> bool:
+        """Whether it is on the disk. A disk that hangs holds up no look, and no beat."""
+        try:
+            return await self._disk_looker.look(lambda: record.save(past))
+        except Hung:
+            return False
+
+    def _log_changes(self, health: pb.Health) -> None:
+        """A line for each device that has another state or another reason than before: when, which, and what."""
+        states = {
+            each.device: (pb.HealthState.Name(each.state).removeprefix("HEALTH_STATE_").lower(), each.reason)
+            for each in (*health.gpus, *health.hca_ports, *health.disks, *health.host)
+        }
+        well = ("ok", "")
+        for device in {**self._states, **states}:
+            state, reason = states.get(device, well)
+            if (state, reason) != self._states.get(device, well):
+                log.warning("health", node=self._node, device=device, state=state, reason=reason)
+        self._states = states
 
     def _ports(self, found: PortsFound) -> list[pb.HcaPort]:
         """A tool that hangs is no adapter that was taken out: what was known of the others stays."""
@@ -129,10 +180,9 @@ class RealDevices:
         told_by = {each.uuid: each for each in self._presence.health(reading)}
         return tuple(told_by.get(gpu.uuid) or GpuReading(gpu.uuid, gpu.index) for gpu in gpus)
 
-    def _xids(self, reading: Reading, gpus: Sequence[pb.Gpu]) -> tuple[XidEvent, ...]:
-        """NVML's and the kernel log's, by uuid where the address is a known GPU's."""
+    def _xids(self, events: Sequence[XidEvent], gpus: Sequence[pb.Gpu]) -> tuple[XidEvent, ...]:
+        """By uuid where the address is a known GPU's."""
         by_place = {place(gpu.pci_address): gpu.uuid for gpu in gpus}
-        events = (*reading.xids, *self._kernel_log.read(asyncio.get_running_loop().time()))
         return tuple(each if each.uuid else replace(each, uuid=by_place.get(place(each.pci), "")) for each in events)
 
     async def holders(self, uuids: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -147,8 +197,12 @@ class RealDevices:
         await self._nvml.close()
 
 
+# One for the process, as host.py's own.
+_BOARD = BoardReader()
+
+
 def look_at_host() -> tuple[pb.Host, HostReading]:
-    host = host_facts()
+    host = host_facts(board=_BOARD.read())
     return host, host_reading([disk.mount for disk in host.disks])
 
 

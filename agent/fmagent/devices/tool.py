@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fmagent.devices.killed import Killed
 
-# ibstat of an adapter with 512 virtual functions is below 1 MB, `amd-smi metric --json` of 64 partitions below 2 MB.
+# `amd-smi metric --json` of 64 partitions below 2 MB.
 OUTPUT_BYTES_MAX = 16 << 20
 _CHUNK_BYTES = 1 << 16
 
@@ -24,7 +24,9 @@ class Said:
     code: int = 0
 
 
-async def run(command: Sequence[str], timeout_s: float, killed: Killed, name: str = "") -> Said:
+async def run(
+    command: Sequence[str], timeout_s: float, killed: Killed, name: str = "", bytes_max: int = OUTPUT_BYTES_MAX
+) -> Said:
     """Never raises but for its own cancellation. While a killed run has not ended, none is started: `error` says so."""
     name = name or command[0]
     left = killed.left()
@@ -36,11 +38,12 @@ async def run(command: Sequence[str], timeout_s: float, killed: Killed, name: st
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # so that what a wrapper started ends with it
         )
     except (OSError, ValueError):
         return Said(absent=True)
     try:
-        output = await asyncio.wait_for(_read(process, killed), timeout_s)
+        output = await asyncio.wait_for(_read(process, killed, bytes_max), timeout_s)
     except TimeoutError:
         await _end(process, killed)
         return Said(error=f"{name} hung: no answer in {timeout_s:g} s")
@@ -48,21 +51,21 @@ async def run(command: Sequence[str], timeout_s: float, killed: Killed, name: st
         _kill(process, killed)
         raise
     if output is None:
-        return Said(error=f"{name} printed more than {OUTPUT_BYTES_MAX:,} bytes")
+        return Said(error=f"{name} printed more than {bytes_max:,} bytes")
     return Said(output.decode("utf-8", errors="replace"), code=process.returncode or 0)
 
 
-async def _read(process: asyncio.subprocess.Process, killed: Killed) -> bytes | None:
+async def _read(process: asyncio.subprocess.Process, killed: Killed, bytes_max: int) -> bytes | None:
     """All that it prints until it ends. None: that was too much, and it was killed."""
     assert process.stdout is not None
     content = bytearray()
     while chunk := await process.stdout.read(_CHUNK_BYTES):
-        if len(content) <= OUTPUT_BYTES_MAX:
+        if len(content) <= bytes_max:
             content += chunk
-            if len(content) > OUTPUT_BYTES_MAX:
+            if len(content) > bytes_max:
                 _kill(process, killed)
     await process.wait()
-    return None if len(content) > OUTPUT_BYTES_MAX else bytes(content)
+    return None if len(content) > bytes_max else bytes(content)
 
 
 async def _end(process: asyncio.subprocess.Process, killed: Killed) -> None:

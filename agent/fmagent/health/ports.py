@@ -82,7 +82,7 @@ def _look(port: PortReading, past: Memory, rules: PortRules, now_s: float) -> tu
     signs = _state(port, up) + _slow(port, up, rules) + _faulty(port, growth(errors), rules)
     held = past.held.get(name + _UNSTABLE)
     if changed and (len(changes) > rules.changes_max or (held is not None and held.state > State.OK)):
-        signs.append(_unstable(port, rules))
+        signs.append(_unstable(port, len(changes), rules))
     return {key: each for key, each in kept.items() if each}, signs
 
 
@@ -96,11 +96,12 @@ def _state(port: PortReading, up: bool) -> list[Sign]:
     return [Sign(Kind.PORT, port.device, "down", (Step(State.FAILED),), reason, "", action)]
 
 
-def _unstable(port: PortReading, rules: PortRules) -> Sign:
+def _unstable(port: PortReading, changes: int, rules: PortRules) -> Sign:
     limit = f"more than {rules.changes_max} changes of state in {rules.changes_window_s:g} s"
     reason = f"unstable: {limit}; held until quiet for {rules.quiet_s:g} s"
     action = "check the cable and its transceivers"
-    return Sign(Kind.PORT, port.device, "unstable", (Step(State.FAILED),), reason, "", action, rules.quiet_s)
+    evidence = f"{changes} changes within {rules.changes_window_s:g} s, the last one to {port.state}/{port.physical_state}"
+    return Sign(Kind.PORT, port.device, "unstable", (Step(State.FAILED),), reason, evidence, action, rules.quiet_s)
 
 
 def _slow(port: PortReading, up: bool, rules: PortRules) -> list[Sign]:

@@ -12,6 +12,9 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
+from fmagent.health.xids import XidClass
+from fmproto.dumptext import shown
+
 # A year: more is a mistake in the unit.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=366 * 86400.0)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000_000)]
@@ -35,6 +38,7 @@ class LostRules(_Table, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class XidRules(_Table, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ignore: tuple[Code, ...] = ()
+    classes: dict[Code, XidClass] = {}
     clear_s: Seconds = 3600.0
     repeats: Annotated[int, msgspec.Meta(ge=1, le=60)] = 5
     repeats_window_s: Seconds = 3600.0
@@ -155,16 +159,18 @@ _ASCENDING = (
 def parse(text: str, source: str) -> Rules:
     """`source` is the file's name, for messages. Raises RulesError."""
     try:
-        content = tomllib.loads(text)
+        content = tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
         raise RulesError(f"{source}: not TOML: {error}") from error
     except RecursionError as error:
         raise RulesError(f"{source}: not rules of health: nested too deeply") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise RulesError(f"{source}: not TOML: an integer has too many digits") from error
     wrong = _no_number(content)
     if wrong:
         raise RulesError(f"{source}: {wrong}")
     try:
-        rules = msgspec.convert(content, Rules)
+        rules = msgspec.convert(content, Rules, str_keys=True)
     except msgspec.ValidationError as error:
         raise RulesError(f"{source}: {_explain(str(error), content)}") from error
     for table, low, high in _ASCENDING:
@@ -188,15 +194,16 @@ def _no_number(content: dict[str, Any]) -> str:
 def _explain(message: str, content: dict[str, Any]) -> str:
     """msgspec's message with the key and what was found put in front."""
     what, _, path = message.partition(" - at `")
-    names = re.findall(r"[A-Za-z_][A-Za-z0-9_]*", path.strip("`").removeprefix("$"))
-    unknown = re.search(r"unknown field `(.+)`", what)
+    # "$.xid.ignore[...]`", or of a key of a table "key` in `$.xid.classes`"
+    names = re.findall(r"[A-Za-z_][A-Za-z0-9_]*", path.strip("`").rpartition("$")[2])
+    unknown = re.search(r"unknown field `(.*)`", what, re.DOTALL)
     if unknown:
         hints = get_type_hints(Rules)
         known = sorted(get_type_hints(hints[names[0]]) if names and names[0] in hints else hints)
         near = difflib.get_close_matches(unknown[1], known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"{'.'.join([*names, unknown[1]])}: unknown key{hint} Allowed: {', '.join(known)}"
+        hint = f"; did you mean {near[0]}?" if near else "."
+        return f"{'.'.join([*names, shown(unknown[1]) or repr('')])}: unknown key{hint} Allowed: {', '.join(known)}"
     found: Any = content
     for name in names:
         found = found.get(name) if isinstance(found, dict) else found
-    return f"{'.'.join(names) or 'the whole file'}: found {found!r}; {what[0].lower()}{what[1:]}"
+    return f"{'.'.join(names) or 'the whole file'}: found {shown(repr(found))}; {shown(what[0].lower() + what[1:])}"

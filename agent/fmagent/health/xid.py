@@ -10,7 +10,7 @@ NVML's events and the kernel log tell of the same Xids. Their counts are kept ap
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from fmagent.health.findings import Finding, Kind, State
 from fmagent.health.hold import NEVER_S, Held, Memory, Sign, Step, findings_of, forget, settle
@@ -36,7 +36,12 @@ _MEANING: dict[XidClass, tuple[tuple[Step, ...], bool, str]] = {
     XidClass.MECHANICS: (_DEGRADE, False, "check the GPU's power cables and seating"),
     XidClass.SOFTWARE: (_DEGRADE, False, "update driver and firmware"),
     XidClass.CONTACT: (_DEGRADE, False, "contact NVIDIA if it comes back"),
-    XidClass.UNKNOWN: (_DEGRADE, False, "look the code up at docs.nvidia.com/deploy/xid-errors"),
+    # What nobody has classed yet may well need a reset: what runs goes on, nothing new comes, until it has not come back for a while.
+    XidClass.UNKNOWN: (
+        _DRAIN,
+        False,
+        "look the code up at docs.nvidia.com/deploy/xid-errors, and class it in the rules ([xid] classes)",
+    ),
 }
 _REPEATING = {XidClass.APPLICATION, XidClass.LINK}
 
@@ -49,7 +54,7 @@ def look(past: Memory, readings: Readings, rules: Rules, now_s: float) -> tuple[
     signs: dict[str, Sign] = {}
     recovered = set()
     for event in events:
-        device, meaning = event.uuid or event.pci, xid(event.code, event.text)
+        device, meaning = event.uuid or event.pci, xid(event.code, event.text, rules.xid.classes)
         if not device:
             continue
         if meaning.kind is XidClass.RECOVERED:
@@ -58,7 +63,7 @@ def look(past: Memory, readings: Readings, rules: Rules, now_s: float) -> tuple[
         for sign in _signs(event, device, meaning, series, rules.xid):
             signs.setdefault(sign.name, sign)
     anew, series = _initialised(series, readings, now_s)
-    held = _without(forget(past.held, anew | recovered), rules.xid.ignore)
+    held = _without(forget(past.held, anew | recovered), rules.xid)
     # A GPU without a uuid is known by its address alone, and by nothing but its Xids: it is never forgotten.
     nameless = {each.device for each in held.values() if ":" in each.device}
     known = {gpu.uuid for gpu in readings.gpus} | {sign.device for sign in signs.values()} | nameless
@@ -69,9 +74,11 @@ def look(past: Memory, readings: Readings, rules: Rules, now_s: float) -> tuple[
     return Memory(held, series, past.told), findings_of(CONCERN, held)
 
 
-def _without(held: Mapping[str, Held], ignored: Collection[int]) -> dict[str, Held]:
+def _without(held: Mapping[str, Held], rules: XidRules) -> dict[str, Held]:
     """Rules may have changed since an Xid was seen."""
-    codes = {str(code) for code in ignored}
+    codes = {
+        str(code) for code in (*rules.ignore, *(code for code, kind in rules.classes.items() if kind is XidClass.IGNORE))
+    }
     return {name: each for name, each in held.items() if name.removeprefix(each.device).split()[0] not in codes}
 
 

@@ -49,11 +49,12 @@ def catalogue() -> Mapping[int, Xid]:
 _RECOVERY = re.compile(r"\bto 0x[0-9a-fA-F]{1,8} \(([^()]{1,60})\)")
 
 
-def xid(code: int, text: str = "") -> Xid:
-    """What the catalogue says of a code; of a 154, what its text says. Never raises: an unknown code is UNKNOWN."""
-    known = catalogue().get(code)
-    if known is None:
-        return Xid(code, "not in NVIDIA's catalogue", XidClass.UNKNOWN)
+def xid(code: int, text: str = "", classes: Mapping[int, XidClass] | None = None) -> Xid:
+    """What the catalogue says of a code; of a 154, what its text says. `classes` go over the catalogue. Never raises: an unknown code is
+    UNKNOWN."""
+    known = catalogue().get(code) or Xid(code, "not in NVIDIA's catalogue", XidClass.UNKNOWN)
+    if classes and code in classes:
+        return Xid(code, known.mnemonic, classes[code])
     if known.kind is not XidClass.RECOVERY:
         return known
     asked = _RECOVERY.search(text[:512])
