@@ -63,7 +63,8 @@ def run(
     except ValueError as error:
         raise OfflineError([f"--type: {error}"]) from error
     cluster = replace(cluster, problems=(*read.refused, *cluster.problems))
-    text = write_json(cluster) if form == "json" else write(cluster)
+    # That nothing was set aside is said too.
+    text = write_json(cluster) if form == "json" else write(cluster) + ("" if cluster.problems else "problems: []\n")
     return text, tuple(map(str, cluster.problems))
 
 

@@ -31,8 +31,8 @@ def write(cluster: ClusterFile) -> str:
 
 
 def write_json(cluster: ClusterFile) -> str:
-    """The same as one JSON object."""
-    return json.dumps(document(cluster), indent=2) + "\n"
+    """The same as one JSON object, with `problems` also where there are none: programs look there."""
+    return json.dumps({**document(cluster), "problems": list(map(_problem_data, cluster.problems))}, indent=2) + "\n"
 
 
 def document(cluster: ClusterFile) -> Data:
