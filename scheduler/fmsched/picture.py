@@ -4,21 +4,64 @@ liveness of nodes, the snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import structlog
 
 from fmproto import keys
+from fmproto.v1 import hardware_pb2 as hw
 from fmsched.lifecycle.liveness import Liveness, LivenessLimits, Sign, judge
 from fmsched.lifecycle.step import NodeState
 from fmsched.model.fabric import Fabric, Topology
 from fmsched.model.hardware import GpuId, JobId, NodeName, NodeShape
+from fmsched.model.record import Decision, Run
 from fmsched.model.snapshot import Snapshot
 from fmsched.store import codec
 from fmsched.store.mirror import Mirror
 from fmsched.topology.graph import build_topology
 
 log = structlog.get_logger(__name__)
+
+Value = TypeVar("Value")
+Derived = TypeVar("Derived")
+
+
+@dataclass(frozen=True, slots=True)
+class _Judgement:
+    """What an agent's judgement means for placement: GPUs (by uuid) that may not be given out, and why the node is closed, if it is."""
+
+    unfit: Mapping[str, str]
+    closed: str
+
+
+def _judgement(health: hw.Health) -> _Judgement:
+    return _Judgement(codec.unfit_of(health), codec.closed_by(health))
+
+
+def _held_by_runs(runs: Mapping[NodeName, Run]) -> dict[GpuId, None]:
+    return {GpuId(node, gpu): None for node, run in runs.items() for gpu in run.gpus}
+
+
+def _held_by_decision(decision: Decision) -> dict[GpuId, None]:
+    return {rank.gpu_id: None for rank in decision.placement.ranks}
+
+
+class _Derived(Generic[Value, Derived]):
+    """What is derived of the values under some keys, once for each: the mirror replaces a value that changes, and never changes one."""
+
+    def __init__(self, derive: Callable[[Value], Derived]) -> None:
+        self._derive = derive
+        self._known: dict[str, tuple[Value, Derived]] = {}
+
+    def of(self, values: Mapping[str, Value]) -> dict[str, Derived]:
+        known = self._known
+        self._known = {
+            key: entry if (entry := known.get(key)) is not None and entry[0] is value else (value, self._derive(value))
+            for key, value in values.items()
+        }
+        return {key: derived for key, (_, derived) in self._known.items()}
 
 
 class Picture:
@@ -27,6 +70,9 @@ class Picture:
     def __init__(self, mirror: Mirror, limits: LivenessLimits) -> None:
         self._mirror = mirror
         self._limits = limits
+        self._judged = _Derived(_judgement)
+        self._of_runs = _Derived(_held_by_runs)
+        self._of_decisions = _Derived(_held_by_decision)
         self._topology: Topology | None = None
         self._built_of = -1
 
@@ -67,10 +113,10 @@ class Picture:
         for node, state in self.liveness(now_s).states.items():
             if state is not NodeState.READY:
                 closed[node] = f"{node} is {state}"
-        for node, health in mirror.healths.items():
-            reason = codec.closed_by(health)
-            if reason:
-                closed.setdefault(node, reason)
+        judgements = self._judged.of(mirror.healths)
+        for node, judgement in judgements.items():
+            if judgement.closed:
+                closed.setdefault(node, judgement.closed)
         for node, intent in mirror.intents.items():
             if intent.drained:
                 closed[node] = f"{node} is drained" + (f": {intent.reason}" if intent.reason else "")
@@ -78,16 +124,15 @@ class Picture:
             if key.startswith(keys.NODES):
                 # What runs there is not known, so nothing new may.
                 closed[key.removeprefix(keys.NODES).split("/")[0]] = f"{key} cannot be read: {error}"
-        unfit = self._by_gpu({node: codec.unfit_of(health) for node, health in mirror.healths.items()})
+        unfit = self._by_gpu({node: judgement.unfit for node, judgement in judgements.items()})
         return Snapshot(mirror.revision, topology, self._held(), unfit, closed)
 
     def _held(self) -> Mapping[GpuId, JobId]:
         """By decisions, and by whatever agents still see running: a release is observed, never assumed."""
         held: dict[GpuId, JobId] = {}
-        for job, runs in self._mirror.runs.items():
-            held |= {GpuId(node, gpu): job for node, run in runs.items() for gpu in run.gpus}
-        for job, decision in self._mirror.decisions.items():
-            held |= {rank.gpu_id: job for rank in decision.placement.ranks}
+        for by_job in (self._of_runs.of(self._mirror.runs), self._of_decisions.of(self._mirror.decisions)):
+            for job, gpus in by_job.items():
+                held.update(dict.fromkeys(gpus, job))
         return held
 
     def _by_gpu(self, by_node: Mapping[NodeName, Mapping[str, str]]) -> dict[GpuId, str]:
