@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fmsched.manifest import Fault, Manifest, parse
 from tests.support.manifests import GOOD
 
-LIMIT_S = 2.0  # of one text; far above what is measured, since the machine is shared
+LIMIT_S = 5.0  # of one text, CPU time: against reading that grows out of hand, not for speed (about 1 s is measured)
 
 
 def judged(source: str | bytes) -> None:
