@@ -68,6 +68,7 @@ async def _pause_leaders(server: EtcdServer, pauses: int, seed: int, *flags: str
     kv = Etcd(server.endpoints)
     async with writer(server, "a", *flags) as first, Following(kv, GPUS) as seen:
         await first.leads()
+        await seen.until(lambda me: _term(me) == first.term)
         async with writer(server, "b", *flags) as second:
             leader, other = first, second
             for number in range(pauses):
