@@ -28,6 +28,7 @@ class Reach:
 
     max_hops: int | None = None  # switches crossed
     min_link_gbps: float = 0.0  # Gb/s of a port, the weakest link on the path
+    reserve_gbps: float = 0.0  # Gb/s set aside for the job on every link that its traffic crosses, until it ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,11 @@ class ResourceGroup:
     tolerated: tuple[str, ...] = ()
     min_memory_gb: float = 0.0
     min_nvlink_gbytes_per_s: float = 0.0  # between every two GPUs of one instance
+    min_nvlink_links: int = 0  # NVLink links that each GPU has to the others of its instance
+    min_nvlink_aggregate_gbytes_per_s: float = 0.0  # over all GPUs of one instance together
     reach: Reach | None = None
+    mig: str = ""  # profile ("3g.40gb"): each rank gets one such instance instead of a whole GPU
+    apart: str = ""  # "node", "leaf" or "pod": no two instances of the group in one of these; empty: no matter
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -59,6 +64,11 @@ class Request:
     groups: tuple[ResourceGroup, ...]
     replicas: int
     avoid_nodes: frozenset[str] = frozenset()  # an earlier attempt could not be prepared there
+    allowed_nodes: frozenset[str] | None = None  # the manifest's list; None: any
+    denied_nodes: frozenset[str] = frozenset()
+    cpus_per_gpu: float = 0.0  # of every rank; 0: not asked
+    memory_gb_per_gpu: float = 0.0  # host memory of every rank, decimal; 0: not asked
+    spares: int = 0  # replicas placed beside `replicas`, by the same rules: held idle for a repair
 
     @property
     def gpus(self) -> int:

@@ -18,6 +18,7 @@ class RankPlacement:
     gpu: int  # index
     uuid: str
     hcas: tuple[str, ...] = ()  # near the GPU first
+    spare: bool = False  # held for a repair; nothing is started there
 
     @property
     def gpu_id(self) -> GpuId:

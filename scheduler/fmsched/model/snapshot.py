@@ -16,6 +16,12 @@ class Snapshot:
     held: Mapping[GpuId, JobId] = field(default_factory=dict)  # by a decision, or still seen in use by an agent
     unfit: Mapping[GpuId, str] = field(default_factory=dict)  # sick GPUs, with the reason
     closed: Mapping[NodeName, str] = field(default_factory=dict)  # drained, unreachable, lost: reason
+    cpus_held: Mapping[NodeName, float] = field(default_factory=dict)  # by running jobs
+    memory_gb_held: Mapping[NodeName, float] = field(default_factory=dict)
+    links_held: Mapping[tuple[str, str], float] = field(
+        default_factory=dict
+    )  # Gb/s reserved between two switches, names in order
+    links_measured: Mapping[tuple[str, str], float] = field(default_factory=dict)  # Gb/s of traffic seen there
 
     def usable(self, gpu: GpuId) -> bool:
         return gpu not in self.held and gpu not in self.unfit and gpu.node not in self.closed
