@@ -46,9 +46,9 @@ class ResourceGroup:
     tolerated: tuple[str, ...] = ()
     min_memory_gb: float = 0.0
     min_nvlink_gbytes_per_s: float = 0.0  # between every two GPUs of one instance
+    reach: Reach | None = None
     min_nvlink_links: int = 0  # NVLink links that each GPU has to the others of its instance
     min_nvlink_aggregate_gbytes_per_s: float = 0.0  # over all GPUs of one instance together
-    reach: Reach | None = None
     mig: str = ""  # profile ("3g.40gb"): each rank gets one such instance instead of a whole GPU
     apart: str = ""  # "node", "leaf" or "pod": no two instances of the group in one of these; empty: no matter
 
