@@ -51,6 +51,7 @@ def loop_config(config: Config) -> LoopConfig:
             unreachable_s=t.unreachable_after_s, node_lost_s=t.node_lost_after_s, mass_lost_s=t.mass_lost_after_s
         ),
         budget=Budget(deterministic_s=config.solve_deterministic_s),
+        power=config.power_budgets,
     )
 
 

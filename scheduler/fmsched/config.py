@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
+from fmproto.hostlist import expand
 from fmproto.tls import client_fault, server_fault
+from fmsched.model.snapshot import PowerBudget
 
 # A host name or address, [in brackets] for IPv6, and a port. No scheme: TLS is said by the [tls] and [etcd] tables.
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s/]+):([0-9]{1,5})")
@@ -75,6 +77,14 @@ class FabricConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     timeout_s: float = 30.0  # of one run
 
 
+class PowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the GPUs that jobs hold in some nodes may draw together."""
+
+    name: str
+    nodes: str  # a range: "n[001-016]"
+    watts: float
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str = ""  # of this replica; the host's name where empty
     listen: str = "127.0.0.1:7070"
@@ -85,6 +95,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tls: TlsConfig = TlsConfig()
     etcd: EtcdConfig = EtcdConfig()
     timeouts: Timeouts = Timeouts()
+    power: tuple[PowerConfig, ...] = ()
+
+    @property
+    def power_budgets(self) -> tuple[PowerBudget, ...]:
+        return tuple(PowerBudget(each.name, frozenset(expand(each.nodes)), each.watts) for each in self.power)
 
     @property
     def fabric_source(self) -> FabricConfig:
@@ -136,6 +151,7 @@ def _check(where: str, config: Config) -> None:
             raise ConfigError(f"{where}: etcd.endpoints: found {endpoint!r}; allowed is host:port")
     _check_files(where, config)
     _check_fabric(where, config.fabric_source)
+    _check_power(where, config.power)
     timeouts = config.timeouts
     for key in timeouts.__struct_fields__:
         if getattr(timeouts, key) <= 0:
@@ -160,6 +176,18 @@ def _check_fabric(where: str, fabric: FabricConfig) -> None:
         if not 0 < getattr(fabric, key) <= FABRIC_SECONDS_MAX:
             found, most = getattr(fabric, key), f"{FABRIC_SECONDS_MAX:g}"
             raise ConfigError(f"{where}: fabric.{key}: found {found}; seconds over 0 and up to {most} are allowed")
+
+
+def _check_power(where: str, power: tuple[PowerConfig, ...]) -> None:
+    for number, each in enumerate(power):
+        if not each.name or each.name in {other.name for other in power[:number]}:
+            raise ConfigError(f"{where}: power[{number}].name: found {each.name!r}; allowed: a name, and each once")
+        try:
+            expand(each.nodes)
+        except ValueError as error:
+            raise ConfigError(f"{where}: power[{number}].nodes: {error}") from error
+        if not 0 <= each.watts < float("inf"):
+            raise ConfigError(f"{where}: power[{number}].watts: found {each.watts}; allowed: W, not negative")
 
 
 def _check_files(where: str, config: Config) -> None:

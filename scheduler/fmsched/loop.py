@@ -20,7 +20,7 @@ from fmsched.model.hardware import JobId, NodeName
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, Verdict, Why
 from fmsched.model.record import Decision, Job, State
-from fmsched.model.snapshot import Snapshot
+from fmsched.model.snapshot import PowerBudget, Snapshot
 from fmsched.picture import Picture
 from fmsched.place.check import check
 from fmsched.policy.order import question, waiting_in_order
@@ -60,6 +60,7 @@ class LoopConfig:
     liveness: LivenessLimits = field(default_factory=LivenessLimits)
     budget: Budget = field(default_factory=Budget)
     history_max: int = HISTORY_MAX
+    power: tuple[PowerBudget, ...] = ()
 
 
 class Deposed(Exception):
@@ -83,7 +84,7 @@ class Scheduler:
         self.kv = kv
         self.config = config
         self.mirror = Mirror()
-        self.picture = Picture(self.mirror, config.liveness)
+        self.picture = Picture(self.mirror, config.liveness, config.power)
         self.ledger: Ledger | None = None  # while this one leads
         self.store_state = "unreachable"
         self.solver = solver

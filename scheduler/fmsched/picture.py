@@ -17,7 +17,7 @@ from fmsched.lifecycle.step import NodeState
 from fmsched.model.fabric import Fabric, Topology
 from fmsched.model.hardware import GpuId, JobId, NodeName, NodeShape
 from fmsched.model.record import Decision, Run
-from fmsched.model.snapshot import Snapshot
+from fmsched.model.snapshot import PowerBudget, Snapshot
 from fmsched.store import codec
 from fmsched.store.mirror import Mirror
 from fmsched.topology.graph import build_topology
@@ -67,9 +67,10 @@ class _Derived(Generic[Value, Derived]):
 class Picture:
     """Derives from one mirror, and caches what is dear."""
 
-    def __init__(self, mirror: Mirror, limits: LivenessLimits) -> None:
+    def __init__(self, mirror: Mirror, limits: LivenessLimits, power: tuple[PowerBudget, ...] = ()) -> None:
         self._mirror = mirror
         self._limits = limits
+        self._power = power
         self._judged = _Derived(_judgement)
         self._of_runs = _Derived(_held_by_runs)
         self._of_decisions = _Derived(_held_by_decision)
@@ -125,7 +126,7 @@ class Picture:
                 # What runs there is not known, so nothing new may.
                 closed[key.removeprefix(keys.NODES).split("/")[0]] = f"{key} cannot be read: {error}"
         unfit = self._by_gpu({node: judgement.unfit for node, judgement in judgements.items()})
-        return Snapshot(mirror.revision, topology, self._held(), unfit, closed)
+        return Snapshot(mirror.revision, topology, self._held(), unfit, closed, self._power)
 
     def _held(self) -> Mapping[GpuId, JobId]:
         """By decisions, and by whatever agents still see running: a release is observed, never assumed."""

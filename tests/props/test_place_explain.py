@@ -41,6 +41,7 @@ def keep_only(snapshot: Snapshot, request: Request, whys: list[Why]) -> tuple[Sn
         held=snapshot.held if ("free GPUs", "") in kept else {},
         unfit=snapshot.unfit if ("healthy GPUs", "") in kept else {},
         closed=snapshot.closed if ("open nodes", "") in kept else {},
+        power=snapshot.power if ("power budget", "") in kept else (),
     )
     avoid = request.avoid_nodes if ("avoided nodes", "") in kept else frozenset[str]()
     groups = tuple(_keep(group, {constraint for constraint, of in kept if of == group.name}) for group in request.groups)
@@ -76,6 +77,11 @@ def relaxed(snapshot: Snapshot, request: Request, why: Why) -> tuple[Snapshot, R
         return replace(snapshot, unfit={g: r for g, r in snapshot.unfit.items() if str(g) not in text}), request
     if found := re.fullmatch(r"nodes? (.*) open again.*", text):
         return replace(snapshot, closed={n: r for n, r in snapshot.closed.items() if n not in found[1]}), request
+    if found := re.fullmatch(r"power budget (\S+) of (\d+) W", text):
+        feeds = (replace(feed, watts=float(found[2])) if feed.name == found[1] else feed for feed in snapshot.power)
+        return replace(snapshot, power=tuple(feeds)), request
+    if text == "all power budgets lifted":
+        return replace(snapshot, power=()), request
     if text.startswith("allow "):
         return snapshot, replace(request, avoid_nodes=frozenset())
     if found := re.fullmatch(r"(\d+) fewer replicas?", text):

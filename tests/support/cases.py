@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
 from fmsched.model.job import Request
-from fmsched.model.snapshot import Snapshot
+from fmsched.model.snapshot import PowerBudget, Snapshot
 from tests.support import clusters
 
 CASES = Path(__file__).parent.parent / "cases"
@@ -43,9 +43,9 @@ def _case(file: Path) -> Case:
     request = clusters.request(
         *groups, replicas=asked.get("replicas", 1), job=asked.get("job", "job"), avoid=asked.get("avoid", ())
     )
-    return Case(
-        file.stem, clusters.snapshot(topology, held, data.get("unfit"), data.get("closed")), request, data["expect"]
-    )
+    snapshot = clusters.snapshot(topology, held, data.get("unfit"), data.get("closed"))
+    power = [PowerBudget(name, frozenset(row["nodes"]), row["watts"]) for name, row in data.get("power", {}).items()]
+    return Case(file.stem, replace(snapshot, power=tuple(power)), request, data["expect"])
 
 
 def _nodes(rows: list[dict[str, Any]]) -> list[Any]:

@@ -7,7 +7,8 @@ from random import Random
 from fmsched.model.fabric import Fabric, Link, Switch, Topology
 from fmsched.model.hardware import GpuId, Node, NodeShape
 from fmsched.model.job import Request, ResourceGroup
-from fmsched.model.snapshot import Snapshot
+from fmsched.model.snapshot import PowerBudget, Snapshot
+from fmsched.place.power import watts_of
 from fmsched.topology.graph import build_topology
 from tests.support import clusters
 from tests.support.clusters import A100, A100_40, GB200, H100, L40S, V100, group, linked, shape
@@ -86,7 +87,21 @@ def _snapshot(rng: Random, topology: Topology) -> Snapshot:
     held = {gpu: f"j{rng.randrange(3)}" for gpu in every if rng.random() < busy}
     unfit = {gpu: "Xid 79" for gpu in every if rng.random() < 0.04}
     closed = {node.name: "drained" for node in topology.nodes if rng.random() < 0.04}
-    return Snapshot(1, topology, held, unfit, closed)
+    return Snapshot(1, topology, held, unfit, closed, _power(rng, topology, held))
+
+
+def _power(rng: Random, topology: Topology, held: dict[GpuId, str]) -> tuple[PowerBudget, ...]:
+    """Seldom: one or two feeds, overlapping perhaps, with room for some of their GPUs."""
+    if rng.random() < 0.88:
+        return ()
+    found = []
+    for number in range(rng.choice([1, 2])):
+        nodes = frozenset(node.name for node in topology.nodes if rng.random() < 0.7)
+        specs = [spec for node in topology.nodes if node.name in nodes for spec in node.shape.gpus]
+        draws = sum(watts_of(spec) for spec in specs)
+        used = sum(watts_of(topology.node(g.node).shape.gpus[g.index]) for g in held if g.node in nodes)
+        found.append(PowerBudget(f"feed{number}", nodes, used + rng.choice([0.2, 0.4, 0.6, 0.8]) * draws))
+    return tuple(found)
 
 
 def _request(rng: Random, nodes: tuple[Node, ...], fabric: bool) -> Request:

@@ -10,12 +10,22 @@ from fmsched.model.hardware import GpuId, JobId, NodeName
 
 
 @dataclass(frozen=True, slots=True)
+class PowerBudget:
+    """What the GPUs of some nodes may draw together: those of a rack, or behind one feed."""
+
+    name: str
+    nodes: frozenset[NodeName]
+    watts: float
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     revision: int
     topology: Topology
     held: Mapping[GpuId, JobId] = field(default_factory=dict)  # by a decision, or still seen in use by an agent
     unfit: Mapping[GpuId, str] = field(default_factory=dict)  # sick GPUs, with the reason
     closed: Mapping[NodeName, str] = field(default_factory=dict)  # drained, unreachable, lost: reason
+    power: tuple[PowerBudget, ...] = ()
     cpus_held: Mapping[NodeName, float] = field(default_factory=dict)  # by running jobs
     memory_gb_held: Mapping[NodeName, float] = field(default_factory=dict)
     links_held: Mapping[tuple[str, str], float] = field(

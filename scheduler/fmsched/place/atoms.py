@@ -22,6 +22,7 @@ class Constraint(StrEnum):
     AVOIDED = "avoided nodes"
     OPEN = "open nodes"
     HEALTHY = "healthy GPUs"
+    POWER = "power budget"
     MEMORY = "memory"
     RATE = "link rate"
     HOPS = "hops"
@@ -49,6 +50,7 @@ def atoms_of(snapshot: Snapshot, request: Request) -> tuple[Atom, ...]:
         Constraint.OPEN: any(name in snapshot.topology.index for name in snapshot.closed),
         Constraint.HEALTHY: bool(snapshot.unfit),
         Constraint.FREE: bool(snapshot.held),
+        Constraint.POWER: bool(snapshot.power),
     }
     found += [Atom(constraint) for constraint, present in passing.items() if present]
     staged = {g for first, second, _ in relations.stage_pairs(request) for g in (first, second)}
@@ -71,9 +73,10 @@ def atoms_of(snapshot: Snapshot, request: Request) -> tuple[Atom, ...]:
 def lift(snapshot: Snapshot, request: Request, atoms: Collection[Atom]) -> tuple[Snapshot, Request]:
     """The same question without these constraints."""
     lifted = {atom.constraint for atom in atoms if atom.group < 0}
-    if lifted & PASSING:
+    if lifted & (PASSING | {Constraint.POWER}):
         snapshot = replace(
             snapshot,
+            power=() if Constraint.POWER in lifted else snapshot.power,
             held={} if Constraint.FREE in lifted else snapshot.held,
             unfit={} if Constraint.HEALTHY in lifted else snapshot.unfit,
             closed={} if Constraint.OPEN in lifted else snapshot.closed,

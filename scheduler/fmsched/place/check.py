@@ -14,6 +14,7 @@ from fmsched.model.job import Reach, Request
 from fmsched.model.placement import Placement, RankPlacement, Violation
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import relations
+from fmsched.place.power import overdrawn
 
 Instances = dict[tuple[int, int], list[RankPlacement]]  # by (group number, replica)
 
@@ -27,6 +28,7 @@ def check(snapshot: Snapshot, request: Request, placement: Placement) -> tuple[V
     rules: tuple[Callable[[], Iterable[Violation]], ...] = (
         lambda: _usable(snapshot, request, placement),
         lambda: _once(placement),
+        lambda: _power(snapshot, placement),
         lambda: _counts(request, placement),
         lambda: _numbers(request, placement),
         lambda: _adapters(snapshot, placement),
@@ -81,6 +83,12 @@ def _once(placement: Placement) -> Iterator[Violation]:
     for gpu, times in Counter(rank.gpu_id for rank in placement.ranks).items():
         if times > 1:
             yield Violation("one rank per GPU", str(gpu), f"{gpu} carries {times} ranks")
+
+
+def _power(snapshot: Snapshot, placement: Placement) -> Iterator[Violation]:
+    for budget, held_w, asked_w in overdrawn(snapshot, [rank.gpu_id for rank in placement.ranks]):
+        message = f"{held_w} W are drawn and {asked_w} W more asked, allowed {budget.watts:g} W"
+        yield Violation("power budget", budget.name, message)
 
 
 def _counts(request: Request, placement: Placement) -> Iterator[Violation]:

@@ -9,11 +9,14 @@ No variable names a GPU or a rank, and equal nodes are never told apart.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
+from fmsched.place.hosts import mask_indices
 from fmsched.place.objective import preference_step
+from fmsched.place.power import watts_of
 from fmsched.place.problem import Problem, StagePair
 
 Expr = cp_model.LinearExprT
@@ -62,6 +65,7 @@ def build(problem: Problem) -> CountModel | None:
     if not _demand(built):
         return None
     _group_zones(built)
+    _feeds(built)
     for stage in problem.stages:
         _stage(built, stage)
     return built
@@ -184,6 +188,34 @@ def _group_zones(built: CountModel) -> None:
             inside = cp_model.LinearExpr.sum([chosen[zone] for zone in zones.of_bin[b]])
             for variable, most in variables:
                 built.model.add(variable <= most * inside)
+
+
+def _feeds(built: CountModel) -> None:
+    """No more power than each feed has left."""
+    for feed in built.problem.feeds:
+        load = Linear()
+        for (b, w), variable in built.ways.items():
+            if built.problem.bins[b].nodes[0] in feed.nodes:
+                load.add(variable, way_watts(built.problem, b, w))
+        if not load.empty:
+            built.model.add(load.expression() <= feed.left_w)
+
+
+def within_feeds(problem: Problem, ways: Mapping[tuple[int, int], int]) -> bool:
+    """Whether so many nodes of these bins used in these ways keep to the power budgets."""
+    for feed in problem.feeds:
+        watts = sum(n * way_watts(problem, b, w) for (b, w), n in ways.items() if problem.bins[b].nodes[0] in feed.nodes)
+        if watts and watts > feed.left_w:
+            return False
+    return True
+
+
+def way_watts(problem: Problem, b: int, w: int) -> int:
+    """W of the GPUs that one node of bin b gives when it is used in way w."""
+    shape, way = problem.bins[b].shape, problem.ways[b].ways[w]
+    if not way.sets:
+        return way.gpus * watts_of(shape.gpus[0])  # a uniform shape
+    return sum(watts_of(shape.gpus[i]) for _, mask in way.sets for i in mask_indices(mask))
 
 
 def _stage(built: CountModel, stage: StagePair) -> None:

@@ -17,12 +17,13 @@ from fmsched.model.hardware import GpuId
 from fmsched.model.job import Reach, Request, ResourceGroup
 from fmsched.model.placement import Budget, Unplaceable, Why
 from fmsched.model.snapshot import Snapshot
-from fmsched.place import tables, words
+from fmsched.place import power, tables, words
 from fmsched.place.atoms import PASSING, Atom, Constraint, atoms_of, lift
+from fmsched.place.counts import within_feeds
 from fmsched.place.cpsat import Found, feasible
 from fmsched.place.hosts import free_masks
 from fmsched.place.objective import Ruler, ruler_of
-from fmsched.place.problem import problem_of
+from fmsched.place.problem import Problem, problem_of
 from fmsched.place.room import fits
 
 # Jobs, GPUs or nodes tried one by one as the single thing whose return would help; beyond it they are tried together.
@@ -51,13 +52,17 @@ class _Oracle:
         masks = self._free[1]
         narrow = problem_of(snapshot, request, self._ruler, spanning=False, masks=masks)
         counted = fits(narrow)
-        if counted or (counted is None and isinstance(tables.search(narrow), Found)):
+        if counted or (counted is None and self._by_tables(narrow)):
             return True
         wide = problem_of(snapshot, request, self._ruler, masks=masks)
         answer = fits(wide) if wide.spans else counted
         if answer is None:
             answer = feasible(wide, self._seconds)
         return None if answer is False and not wide.exact else answer
+
+    def _by_tables(self, problem: Problem) -> bool:
+        found = tables.search(problem)
+        return isinstance(found, Found) and within_feeds(problem, found.counts.ways)
 
 
 def explain(snapshot: Snapshot, request: Request, budget: Budget) -> Unplaceable:
@@ -141,6 +146,8 @@ def _changes(snapshot: Snapshot, request: Request, atom: Atom) -> Iterator[Chang
             yield from _repairs(snapshot, request)
         case Constraint.OPEN:
             yield from _reopenings(snapshot, request)
+        case Constraint.POWER:
+            yield from _more_power(snapshot, request)
         case Constraint.AVOIDED:
             names = ", ".join(sorted(request.avoid_nodes))
             yield Change(f"allow {names} again", snapshot, replace(request, avoid_nodes=frozenset()))
@@ -221,6 +228,17 @@ def _reopenings(snapshot: Snapshot, request: Request) -> Iterator[Change]:
     for count in _growing(len(shut)):
         rest = {name: snapshot.closed[name] for name in shut[count:]}
         yield Change(f"nodes {words.listed(shut[:count])} open again", replace(snapshot, closed=rest), request)
+
+
+def _more_power(snapshot: Snapshot, request: Request) -> Iterator[Change]:
+    """What the whole job would draw from one feed is as much as it can need there."""
+    for number, budget in enumerate(snapshot.power):
+        needed_w = power.needed(snapshot, budget, request.gpus)
+        if needed_w > budget.watts:
+            rest = (*snapshot.power[:number], replace(budget, watts=needed_w), *snapshot.power[number + 1 :])
+            yield Change(f"power budget {budget.name} of {needed_w} W", replace(snapshot, power=rest), request)
+    if len(snapshot.power) > 1:
+        yield Change("all power budgets lifted", replace(snapshot, power=()), request)
 
 
 def _growing(count: int) -> Iterator[int]:

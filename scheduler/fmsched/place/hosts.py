@@ -3,12 +3,12 @@
 Two nodes share a bin when nothing that a request can ask tells them apart: same leaf group, same shape, same free GPUs (their
 number alone where all GPUs of the shape are alike and linked alike, else the very set), and, where an instance may span a
 multi-node NVLink domain, the same domain. A node whose links are too slow for some group can hold only all of that group or
-none of it, and stands in a bin of its own.
+none of it, and stands in a bin of its own. Nodes on different power feeds that may bind are told apart too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -101,24 +101,31 @@ def mask_indices(mask: int) -> tuple[int, ...]:
 
 
 def bins_of(
-    topology: Topology, masks: Sequence[int], avoid: frozenset[str], by_domain: bool, rate_asked: float
+    topology: Topology,
+    masks: Sequence[int],
+    avoid: frozenset[str],
+    by_domain: bool,
+    rate_asked: float,
+    labels: Mapping[int, tuple[int, ...]],
 ) -> tuple[Bin, ...]:
     """The bins of all nodes with something free.
 
     by_domain     keep multi-node NVLink domains apart
     rate_asked    Gb/s: nodes with slower links stand alone
+    labels        by position of a node: what else tells it from others; none for most
     """
     static = static_of(topology)
     avoided = {topology.index[name] for name in avoid if name in topology.index}
     slow = tuple(shape.link_gbps < rate_asked for shape in static.shapes)
-    found: dict[tuple[int, int, int, str, int], list[int]] = {}
+    found: dict[tuple[int, int, int, str, int, tuple[int, ...]], list[int]] = {}
     for node, mask in enumerate(masks):
         if mask == 0 or node in avoided:
             continue
         shape = static.shape_of[node]
         state = mask.bit_count() if static.uniform[shape] else mask
         domain = topology.nodes[node].nvlink_domain if by_domain else ""
-        found.setdefault((static.leaf_of[node], shape, state, domain, node if slow[shape] else -1), []).append(node)
+        key = (static.leaf_of[node], shape, state, domain, node if slow[shape] else -1, labels.get(node, ()))
+        found.setdefault(key, []).append(node)
     return tuple(
         Bin(
             leaf,
@@ -129,5 +136,5 @@ def bins_of(
             apart >= 0,
             tuple(nodes),
         )
-        for (leaf, shape, _, domain, apart), nodes in found.items()
+        for (leaf, shape, _, domain, apart, _), nodes in found.items()
     )

@@ -11,6 +11,7 @@ from fmsched.model.snapshot import Snapshot
 from fmsched.place import relations
 from fmsched.place.hosts import Bin, bins_of, free_masks, static_of
 from fmsched.place.objective import Ruler
+from fmsched.place.power import Feed, feeds, labels
 from fmsched.place.ways import Ways, ways_of
 from fmsched.place.zones import Zones, reaches_nobody, zones_of
 
@@ -42,6 +43,7 @@ class Problem:
     group_zones: tuple[Zones | None, ...]
     span_zones: tuple[tuple[Spans, ...], ...]
     stages: tuple[StagePair, ...]
+    feeds: tuple[Feed, ...]  # power budgets that may bind
     masks: tuple[int, ...] = field(repr=False)
     leaf_free: tuple[int, ...] = field(repr=False)  # free GPUs by leaf group, avoided nodes included
     spans: bool  # whether some instance may lie on several nodes
@@ -60,7 +62,8 @@ def problem_of(
     if masks is None:
         masks = free_masks(snapshot)
     by_domain = any(group.gpus > 1 and relations.spans_only_by_nvlink(group) for group in request.groups)
-    bins = bins_of(topology, masks, request.avoid_nodes, by_domain, _rate_asked(request))
+    may_bind = feeds(snapshot, request.gpus)
+    bins = bins_of(topology, masks, request.avoid_nodes, by_domain, _rate_asked(request), labels(may_bind))
     group_zones = tuple(
         zones_of(topology, bins, reaches) if (reaches := relations.group_reaches(group)) else None
         for group in request.groups
@@ -84,6 +87,7 @@ def problem_of(
         tuple(_keep(zones, kept) if zones is not None else None for zones in group_zones),
         tuple(tuple(of_bin[b] for b in kept) for of_bin in span_zones),
         tuple(StagePair(stage.first, stage.second, _keep(stage.zones, kept)) for stage in stages),
+        may_bind,
         tuple(masks),
         tuple(leaf_free),
         any(item.fragment for of_kind in {id(each): each for each in ways}.values() for item in of_kind.items),

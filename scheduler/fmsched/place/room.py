@@ -19,7 +19,7 @@ def fits(problem: Problem) -> bool | None:
     """Whether the request has a placement; None where counting cannot tell."""
     if _short_of_gpus(problem):
         return False
-    if not all(ways.exact for ways in problem.ways):
+    if problem.feeds or not all(ways.exact for ways in problem.ways):
         return None
     if len(problem.request.groups) > 1:
         return _two_sizes_fit(problem)

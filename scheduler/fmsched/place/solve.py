@@ -25,6 +25,7 @@ from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, Verdict
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import spanning, tables
+from fmsched.place.counts import within_feeds
 from fmsched.place.cpsat import Found, Infeasible, LimitReached, search
 from fmsched.place.measure import measure
 from fmsched.place.objective import Ruler, left_out, objective, ruler_of, terms_max, weights
@@ -62,16 +63,21 @@ def _search(
     """
     scale = weights(maxima)
     narrow = problem_of(snapshot, request, ruler, spanning=False)
-    found = tables.search(narrow) or search(narrow, scale, budget.deterministic_s)
+    found = _powered(narrow, tables.search(narrow)) or search(narrow, scale, budget.deterministic_s)
     if isinstance(found, Found) and found.preference == 0:
         return narrow, found
     wide = problem_of(snapshot, request, ruler)
     if not wide.spans:
         return narrow, found
-    wider = spanning.search(wide) or search(wide, scale, budget.deterministic_s)
+    wider = _powered(wide, spanning.search(wide)) or search(wide, scale, budget.deterministic_s)
     if isinstance(found, Found) and isinstance(wider, LimitReached):
         return narrow, replace(found, bound=0)  # a placement all the same, of which nothing is proven
     return wide, wider
+
+
+def _powered(problem: Problem, found: Found | Infeasible | None) -> Found | Infeasible | None:
+    """The tables know no power budgets: their answer, unless it breaks one. The count model knows them."""
+    return None if isinstance(found, Found) and not within_feeds(problem, found.counts.ways) else found
 
 
 def _placement(problem: Problem, found: Found, maxima: tuple[int, ...]) -> Placement:

@@ -11,6 +11,7 @@ from fmsched.model.placement import Why
 from fmsched.model.snapshot import Snapshot
 from fmsched.place.atoms import Atom, Constraint
 from fmsched.place.hosts import free_masks, mask_indices
+from fmsched.place.power import drawn, watts_of
 from fmsched.place.relations import hop_cap
 from fmsched.place.ways import eligible
 
@@ -76,6 +77,8 @@ def describe(snapshot: Snapshot, request: Request, atom: Atom) -> tuple[str, str
                 f"{len(shut)} node{'s' if len(shut) > 1 else ''} closed",
                 listed([f"{n}: {snapshot.closed[n]}" for n in shut]),
             )
+        case Constraint.POWER:
+            return _power(snapshot, request)
         case Constraint.AVOIDED:
             names = sorted(name for name in request.avoid_nodes if name in snapshot.topology.index)
             return "nodes where an earlier attempt could be prepared", f"{len(names)} nodes could not", listed(names)
@@ -112,6 +115,14 @@ def _free(snapshot: Snapshot, request: Request) -> tuple[str, str, str]:
     ]
     sick = [f"{gpu} is unhealthy: {reason}" for gpu, reason in sorted(snapshot.unfit.items())]
     return f"{_sum(request)} free", best, "; ".join(part for part in (listed(jobs), listed(sick)) if part)
+
+
+def _power(snapshot: Snapshot, request: Request) -> tuple[str, str, str]:
+    left = [(b, b.watts - drawn(snapshot, b, snapshot.held)) for b in snapshot.power]
+    most = max(watts_of(spec) for node in snapshot.topology.nodes for spec in node.shape.gpus)
+    asked = f"power for {_sum(request)}, up to {most} W each"
+    rows = [f"{b.name}: {watts:g} of {b.watts:g} W left" for b, watts in sorted(left, key=lambda e: (-e[1], e[0].name))]
+    return asked, listed(rows), ""
 
 
 def _of_group(snapshot: Snapshot, group: ResourceGroup, replicas: int, constraint: Constraint) -> tuple[str, str, str]:

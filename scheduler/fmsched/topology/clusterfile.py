@@ -28,12 +28,13 @@ from fmproto.nodetypes import GBPS_MAX, NodeType
 from fmproto.yamltext import Fault, Items, Scalar, Table, Tree, describe, join, shown
 from fmsched.model.fabric import Fabric, Link, Switch
 from fmsched.model.hardware import GpuId, GpuSpec, HcaSpec, JobId, Node, NodeName, NodeShape
-from fmsched.model.snapshot import Snapshot
+from fmsched.model.snapshot import PowerBudget, Snapshot
 from fmsched.topology.graph import build_topology
 
 LEVEL_MAX = 8
 CABLES_MAX = 1024
 LINKS_MAX = 5_000_000  # spelled out, over all rows
+WATTS_MAX = 1e12
 LINE_MAX = 1 << 31  # a line's number in `problems`
 
 Sick = Mapping[NodeName, tuple[DeviceFault, ...]]
@@ -64,6 +65,7 @@ class ClusterFile:
     busy: tuple[tuple[JobId, tuple[str, ...]], ...] = ()
     closed: tuple[tuple[str, str], ...] = ()
     problems: tuple[Problem, ...] = ()  # of an import: what was set aside
+    power: tuple[tuple[str, str, float], ...] = ()  # (name, range of nodes, W)
     level_of: Mapping[str, int] = field(default_factory=dict)  # by switch name, implied switches too
 
     @property
@@ -100,8 +102,9 @@ def _read(top: Fields) -> ClusterFile:
     busy = _read_busy(top, described)
     closed = _read_closed(top, described)
     problems = _read_problems(top)
+    power = _read_power(top, described)
     top.finish()
-    return ClusterFile(name, described, switches, links, busy, closed, problems, level_of)
+    return ClusterFile(name, described, switches, links, busy, closed, problems, power, level_of)
 
 
 def _expand_into(fields: Fields, line: int, path: str, text: str) -> tuple[str, ...]:
@@ -323,6 +326,24 @@ def _read_closed(top: Fields, described: Described) -> tuple[tuple[str, str], ..
     return tuple(rows)
 
 
+def _read_power(top: Fields, described: Described) -> tuple[tuple[str, str, float], ...]:
+    rows: dict[str, tuple[str, str, float]] = {}
+    for path, tree in top.items("power", "a list of {name, nodes, watts}"):
+        row = Fields(tree, path, top.faults)
+        name = row.name("name", required=True)
+        names = row.text("nodes", "nodes or a range of them: n[01-16]", required=True)
+        if name in rows:
+            top.faults.add(row.line_of("name"), row.at("name"), f"found {name} again; allowed: a name once")
+        for node in _expand_into(row, row.line_of("nodes"), row.at("nodes"), names) if names else ():
+            if node not in described.entry_of:
+                hint = name_hint(node, list(described.entry_of))
+                top.faults.add(row.line_of("nodes"), row.at("nodes"), f"found no node {shown(node)}; {hint}")
+                break
+        rows[name] = name, names, row.number("watts", "W", WATTS_MAX, required=True)
+        row.finish()
+    return tuple(rows.values())
+
+
 def _read_problems(top: Fields) -> tuple[Problem, ...]:
     """What an import set aside: kept and written again, without meaning for the cluster."""
     problems = []
@@ -366,7 +387,8 @@ def to_snapshot(cluster: ClusterFile) -> Snapshot:
     unfit = {GpuId(name, each.gpu): each.reason for name, found in sick.items() for each in found if each.gpu >= 0}
     held = {gpu: job for job, texts in cluster.busy for gpu in _gpus(texts, described)}
     closed: dict[NodeName, str] = {name: reason for names, reason in cluster.closed for name in expand(names)}
-    return Snapshot(revision=0, topology=topology, held=held, unfit=unfit, closed=closed)
+    power = tuple(PowerBudget(name, frozenset(expand(names)), watts) for name, names, watts in cluster.power)
+    return Snapshot(revision=0, topology=topology, held=held, unfit=unfit, closed=closed, power=power)
 
 
 def shape_of(kind: NodeType, dead: frozenset[tuple[str, int]] = frozenset()) -> NodeShape:

@@ -55,6 +55,8 @@ def document(cluster: ClusterFile) -> Data:
         data["busy"] = {job: list(texts) for job, texts in cluster.busy}
     if cluster.closed:
         data["closed"] = dict(cluster.closed)
+    if cluster.power:
+        data["power"] = [{"name": n, "nodes": names, "watts": _figure(watts)} for n, names, watts in cluster.power]
     if cluster.problems:
         data["problems"] = [_problem_data(problem) for problem in cluster.problems]
     return data
