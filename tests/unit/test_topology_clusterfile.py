@@ -15,6 +15,11 @@ from fmsched.model.snapshot import Snapshot
 from fmsched.topology.clusterfile import ClusterFile, parse, to_snapshot
 from fmsched.topology.clustertext import write, write_json
 
+FEEDS = """\
+power:
+  - {name: rack1, nodes: "n[01-03]", watts: 9000.5}
+  - {name: hall, nodes: "n[01-04],s1", watts: 90000}
+"""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLUSTERS = sorted(path for path in EXAMPLES.glob("*.yaml") if "kind: Cluster" in path.read_text())
 
@@ -167,7 +172,13 @@ def test_uuids_are_the_same_in_every_process(snapshot: Snapshot) -> None:
     assert snapshot.topology.node("n01").uuids[0] == "GPU-bec331f7-9600-5173-8e8e-388829c75f94"
 
 
-@pytest.mark.parametrize("text", [FULL, *(path.read_text() for path in CLUSTERS)])
+def test_power_budgets_reach_the_snapshot() -> None:
+    rack, hall = to_snapshot(read(FULL + FEEDS)).power
+    assert (rack.name, rack.nodes, rack.watts) == ("rack1", {"n01", "n02", "n03"}, 9000.5)
+    assert hall.nodes == {"n01", "n02", "n03", "n04", "s1"}
+
+
+@pytest.mark.parametrize("text", [FULL, FULL + FEEDS, *(path.read_text() for path in CLUSTERS)])
 def test_what_is_written_reads_back_the_same(text: str) -> None:
     cluster = read(text)
     assert read(write(cluster)) == cluster
@@ -327,6 +338,19 @@ FAULTS = {
         "allowed: nothing: the type has no GPU",
     ),
     "problem": (NODES + "problems: [{file: a, lin: 3, why: b}]\n", 5, "problems[0].lin", "nearest known name: line"),
+    "power of nobody": (
+        NODES + "power: [{name: a, nodes: n3, watts: 1}]\n",
+        5,
+        "power[0].nodes",
+        "found no node 'n3'",
+    ),
+    "power twice": (
+        NODES + "power:\n  - {name: a, nodes: n1, watts: 1}\n  - {name: a, nodes: n2, watts: 1}\n",
+        7,
+        "power[1].name",
+        "found a again",
+    ),
+    "power without watts": (NODES + "power: [{name: a, nodes: n1}]\n", 5, "power[0].watts", "found nothing"),
     "port twice": (
         NODES + "nodeTypes: {t: {base: l40s-8, hcas: [{name: a, rateGbps: 1}, {name: a, rateGbps: 1}]}}\n",
         5,
