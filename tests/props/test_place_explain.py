@@ -43,6 +43,14 @@ def keep_only(snapshot: Snapshot, request: Request, whys: list[Why]) -> tuple[Sn
         closed=snapshot.closed if ("open nodes", "") in kept else {},
         power=snapshot.power if ("power budget", "") in kept else (),
     )
+    listed = ("node list", "") in kept
+    request = replace(
+        request,
+        allowed_nodes=request.allowed_nodes if listed else None,
+        denied_nodes=request.denied_nodes if listed else frozenset(),
+        cpus_per_gpu=request.cpus_per_gpu if ("CPUs", "") in kept else 0.0,
+        memory_gb_per_gpu=request.memory_gb_per_gpu if ("host memory", "") in kept else 0.0,
+    )
     avoid = request.avoid_nodes if ("avoided nodes", "") in kept else frozenset[str]()
     groups = tuple(_keep(group, {constraint for constraint, of in kept if of == group.name}) for group in request.groups)
     return snapshot, replace(request, groups=groups, avoid_nodes=avoid)
@@ -60,6 +68,9 @@ def _keep(group: ResourceGroup, kept: set[str]) -> ResourceGroup:
         preferred=group.preferred if "GPU type" in kept else (),
         tolerated=group.tolerated if "GPU type" in kept else (),
         min_memory_gb=group.min_memory_gb if "memory" in kept else 0.0,
+        min_nvlink_links=group.min_nvlink_links if "NVLink links" in kept else 0,
+        min_nvlink_aggregate_gbytes_per_s=group.min_nvlink_aggregate_gbytes_per_s if "NVLink aggregate" in kept else 0.0,
+        apart=group.apart if "anti-affinity" in kept else "",
         min_nvlink_gbytes_per_s=group.min_nvlink_gbytes_per_s if "NVLink" in kept else 0.0,
         reach=reach,
     )
@@ -82,12 +93,28 @@ def relaxed(snapshot: Snapshot, request: Request, why: Why) -> tuple[Snapshot, R
         return replace(snapshot, power=tuple(feeds)), request
     if text == "all power budgets lifted":
         return replace(snapshot, power=()), request
+    if changed := _relaxed_job(request, text):
+        return snapshot, changed
     if text.startswith("allow "):
         return snapshot, replace(request, avoid_nodes=frozenset())
     if found := re.fullmatch(r"(\d+) fewer replicas?", text):
         return snapshot, replace(request, replicas=request.replicas - int(found[1]))
     groups = tuple(_relaxed(group, text) if group.name == why.group else group for group in request.groups)
     return snapshot, replace(request, groups=groups)
+
+
+def _relaxed_job(request: Request, text: str) -> Request | None:
+    """Changes of what the whole job asks."""
+    if found := re.fullmatch(r"node (\S+) allowed by the lists", text):
+        allowed = None if request.allowed_nodes is None else request.allowed_nodes | {found[1]}
+        return replace(request, allowed_nodes=allowed, denied_nodes=request.denied_nodes - {found[1]})
+    if text == "no node lists":
+        return replace(request, allowed_nodes=None, denied_nodes=frozenset())
+    if found := re.fullmatch(r"(?:no resources.cpus|resources.cpus (\S+))", text):
+        return replace(request, cpus_per_gpu=float(found[1] or 0))
+    if found := re.fullmatch(r"(?:no resources.memoryGB|resources.memoryGB (\S+))", text):
+        return replace(request, memory_gb_per_gpu=float(found[1] or 0))
+    return None
 
 
 def _relaxed(group: ResourceGroup, text: str) -> ResourceGroup:
@@ -104,6 +131,16 @@ def _relaxed(group: ResourceGroup, text: str) -> ResourceGroup:
             return replace(group, reach=replace(reach, max_hops=int(value)))
         case "minInfiniBandBandwidthGbps":
             return replace(group, reach=replace(reach, min_link_gbps=float(value)))
+        case "minNVLinksPerGPU":
+            return replace(group, min_nvlink_links=int(value))
+        case "minNVLinkBandwidthGbpsAggregate":
+            return replace(group, min_nvlink_aggregate_gbytes_per_s=float(value))
+        case "antiAffinity":
+            return replace(group, apart=value)
+        case "no" if value == "antiAffinity":
+            return replace(group, apart="")
+        case "no":
+            return replace(group, min_nvlink_aggregate_gbytes_per_s=0.0)
         case "interNodeConnectivity,":
             return replace(group, reach=Reach())
         case _:

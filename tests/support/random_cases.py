@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from fmsched.model.fabric import Fabric, Link, Switch, Topology
 from fmsched.model.hardware import GpuId, Node, NodeShape
 from fmsched.model.job import Request, ResourceGroup
-from fmsched.model.snapshot import PowerBudget, Snapshot
+from fmsched.model.snapshot import HostShare, PowerBudget, Snapshot
 from fmsched.place.power import watts_of
 from fmsched.topology.graph import build_topology
 from tests.support import clusters
@@ -55,7 +56,10 @@ def _cluster(rng: Random, fabric: bool) -> Topology:
     nodes = []
     for i in range(count):
         domain = f"rack{rng.randrange(2)}" if trays else ""
-        nodes.append(clusters.node(f"n{i}", rng.choice(palette), domain))
+        kind = rng.choice(palette)
+        if rng.random() < 0.2:  # what most say nothing of
+            kind = replace(kind, cpus=rng.choice([4, 8, 16]), memory_gb=rng.choice([0.0, 60.0, 100.0]))
+        nodes.append(clusters.node(f"n{i}", kind, domain))
     kind = rng.choice(["leaf", "tree", "tree", "pods", "pods", "ring", "apart", "none"])
     leaves = max(1, {"leaf": 1, "none": 0, "ring": 4}.get(kind, rng.randint(2, 4)))
     links = [Link(each.name, f"leaf{rng.randrange(leaves)}", each.shape.link_gbps) for each in nodes]
@@ -87,7 +91,8 @@ def _snapshot(rng: Random, topology: Topology) -> Snapshot:
     held = {gpu: f"j{rng.randrange(3)}" for gpu in every if rng.random() < busy}
     unfit = {gpu: "Xid 79" for gpu in every if rng.random() < 0.04}
     closed = {node.name: "drained" for node in topology.nodes if rng.random() < 0.04}
-    return Snapshot(1, topology, held, unfit, closed, _power(rng, topology, held))
+    per_gpu = {job: HostShare(rng.choice([0.0, 2.0, 4.0]), rng.choice([0.0, 20.0])) for job in sorted(set(held.values()))}
+    return Snapshot(1, topology, held, unfit, closed, _power(rng, topology, held), per_gpu)
 
 
 def _power(rng: Random, topology: Topology, held: dict[GpuId, str]) -> tuple[PowerBudget, ...]:
@@ -110,7 +115,27 @@ def _request(rng: Random, nodes: tuple[Node, ...], fabric: bool) -> Request:
     groups = tuple(_group(rng, i, nodes, fabric, "PP" if staged else None) for i in range(count))
     replicas = rng.choice([1, 2, 2, 3] if count < 3 else [1, 2])
     avoid = {rng.choice(nodes).name} if rng.random() < 0.04 else set()
-    return clusters.request(*groups, replicas=replicas, avoid=avoid)
+    asked = clusters.request(*groups, replicas=replicas, avoid=avoid)
+    names = [each.name for each in nodes]
+    return replace(
+        asked,
+        allowed_nodes=frozenset(rng.sample(names, max(1, len(names) - 1))) if rng.random() < 0.04 else None,
+        denied_nodes=frozenset({rng.choice(names)}) if rng.random() < 0.04 else frozenset(),
+        cpus_per_gpu=rng.choice([2.0, 3.0, 5.5]) if rng.random() < 0.08 else 0.0,
+        memory_gb_per_gpu=rng.choice([10.0, 25.0]) if rng.random() < 0.06 else 0.0,
+        groups=tuple(_more(rng, each) for each in groups),
+    )
+
+
+def _more(rng: Random, of: ResourceGroup) -> ResourceGroup:
+    """Seldom: what few groups ask for."""
+    if rng.random() < 0.06:
+        of = replace(of, apart=rng.choice(["node", "leaf", "pod"]))
+    if of.gpus > 1 and rng.random() < 0.08:
+        of = replace(of, min_nvlink_links=rng.choice([1, 2, 3, 4, 12, 18]))
+    if of.gpus > 1 and rng.random() < 0.06:
+        of = replace(of, min_nvlink_aggregate_gbytes_per_s=rng.choice([100.0, 150.0, 300.0, 900.0, 1800.0]))
+    return of
 
 
 def _group(rng: Random, number: int, nodes: tuple[Node, ...], fabric: bool, kind: str | None) -> ResourceGroup:

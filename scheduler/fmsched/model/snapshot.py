@@ -19,6 +19,14 @@ class PowerBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class HostShare:
+    """What each GPU that a job holds takes of its node."""
+
+    cpus: float = 0.0
+    memory_gb: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     revision: int
     topology: Topology
@@ -26,8 +34,7 @@ class Snapshot:
     unfit: Mapping[GpuId, str] = field(default_factory=dict)  # sick GPUs, with the reason
     closed: Mapping[NodeName, str] = field(default_factory=dict)  # drained, unreachable, lost: reason
     power: tuple[PowerBudget, ...] = ()
-    cpus_held: Mapping[NodeName, float] = field(default_factory=dict)  # by running jobs
-    memory_gb_held: Mapping[NodeName, float] = field(default_factory=dict)
+    per_gpu: Mapping[JobId, HostShare] = field(default_factory=dict)  # of jobs that asked for CPUs or host memory
     links_held: Mapping[tuple[str, str], float] = field(
         default_factory=dict
     )  # Gb/s reserved between two switches, names in order

@@ -21,11 +21,17 @@ class Constraint(StrEnum):
 
     AVOIDED = "avoided nodes"
     OPEN = "open nodes"
+    NODE_LIST = "node list"
+    CPUS = "CPUs"
+    HOST_MEMORY = "host memory"
     HEALTHY = "healthy GPUs"
     POWER = "power budget"
     MEMORY = "memory"
+    APART = "anti-affinity"
     RATE = "link rate"
     HOPS = "hops"
+    LINKS = "NVLink links"
+    AGGREGATE = "NVLink aggregate"
     NVLINK = "NVLink"
     DOMAIN = "NVLink domain"
     TYPE = "GPU type"
@@ -51,6 +57,9 @@ def atoms_of(snapshot: Snapshot, request: Request) -> tuple[Atom, ...]:
         Constraint.HEALTHY: bool(snapshot.unfit),
         Constraint.FREE: bool(snapshot.held),
         Constraint.POWER: bool(snapshot.power),
+        Constraint.NODE_LIST: bool(request.denied_nodes) or request.allowed_nodes is not None,
+        Constraint.CPUS: request.cpus_per_gpu > 0,
+        Constraint.HOST_MEMORY: request.memory_gb_per_gpu > 0,
     }
     found += [Atom(constraint) for constraint, present in passing.items() if present]
     staged = {g for first, second, _ in relations.stage_pairs(request) for g in (first, second)}
@@ -61,6 +70,9 @@ def atoms_of(snapshot: Snapshot, request: Request) -> tuple[Atom, ...]:
             Constraint.TYPE: bool(group.families),
             Constraint.MEMORY: group.min_memory_gb > 0,
             Constraint.NVLINK: group.min_nvlink_gbytes_per_s > 0 and group.gpus > 1,
+            Constraint.APART: bool(group.apart),
+            Constraint.LINKS: group.min_nvlink_links > 0,
+            Constraint.AGGREGATE: group.min_nvlink_aggregate_gbytes_per_s > 0,
             Constraint.DOMAIN: bound and group.reach is None,
             Constraint.HOPS: reaches,
             Constraint.RATE: reaches and group.reach is not None and group.reach.min_link_gbps > 0,
@@ -81,11 +93,18 @@ def lift(snapshot: Snapshot, request: Request, atoms: Collection[Atom]) -> tuple
             unfit={} if Constraint.HEALTHY in lifted else snapshot.unfit,
             closed={} if Constraint.OPEN in lifted else snapshot.closed,
         )
-    avoid = frozenset[str]() if Constraint.AVOIDED in lifted else request.avoid_nodes
+    request = replace(
+        request,
+        avoid_nodes=frozenset() if Constraint.AVOIDED in lifted else request.avoid_nodes,
+        allowed_nodes=None if Constraint.NODE_LIST in lifted else request.allowed_nodes,
+        denied_nodes=frozenset() if Constraint.NODE_LIST in lifted else request.denied_nodes,
+        cpus_per_gpu=0.0 if Constraint.CPUS in lifted else request.cpus_per_gpu,
+        memory_gb_per_gpu=0.0 if Constraint.HOST_MEMORY in lifted else request.memory_gb_per_gpu,
+    )
     groups = tuple(
         _without(group, {atom.constraint for atom in atoms if atom.group == g}) for g, group in enumerate(request.groups)
     )
-    return snapshot, replace(request, groups=groups, avoid_nodes=avoid)
+    return snapshot, replace(request, groups=groups)
 
 
 def _without(group: ResourceGroup, lifted: Collection[Constraint]) -> ResourceGroup:
@@ -93,6 +112,12 @@ def _without(group: ResourceGroup, lifted: Collection[Constraint]) -> ResourceGr
         group = replace(group, preferred=(), tolerated=())
     if Constraint.MEMORY in lifted:
         group = replace(group, min_memory_gb=0.0)
+    if Constraint.LINKS in lifted:
+        group = replace(group, min_nvlink_links=0)
+    if Constraint.AGGREGATE in lifted:
+        group = replace(group, min_nvlink_aggregate_gbytes_per_s=0.0)
+    if Constraint.APART in lifted:
+        group = replace(group, apart="")
     if Constraint.NVLINK in lifted:
         group = replace(group, min_nvlink_gbytes_per_s=0.0)
     if Constraint.DOMAIN in lifted:

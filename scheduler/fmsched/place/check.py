@@ -12,8 +12,8 @@ from itertools import combinations
 from fmsched.model.hardware import GpuId, GpuSpec, Node
 from fmsched.model.job import Reach, Request
 from fmsched.model.placement import Placement, RankPlacement, Violation
-from fmsched.model.snapshot import Snapshot
-from fmsched.place import relations
+from fmsched.model.snapshot import HostShare, Snapshot
+from fmsched.place import nvlink, relations
 from fmsched.place.power import overdrawn
 
 Instances = dict[tuple[int, int], list[RankPlacement]]  # by (group number, replica)
@@ -29,11 +29,14 @@ def check(snapshot: Snapshot, request: Request, placement: Placement) -> tuple[V
         lambda: _usable(snapshot, request, placement),
         lambda: _once(placement),
         lambda: _power(snapshot, placement),
+        lambda: _host(snapshot, request, placement),
+        lambda: _apart(snapshot, request, instances),
         lambda: _counts(request, placement),
         lambda: _numbers(request, placement),
         lambda: _adapters(snapshot, placement),
         lambda: _gpus(snapshot, request, instances),
         lambda: _nvlink(snapshot, request, instances),
+        lambda: _own_nvlink(snapshot, request, instances),
         lambda: _spans(snapshot, request, instances),
         lambda: _instance_reach(snapshot, request, instances),
         lambda: _group_reach(snapshot, request, instances),
@@ -77,6 +80,40 @@ def _usable(snapshot: Snapshot, request: Request, placement: Placement) -> Itera
             yield Violation("open nodes", f"rank {rank.rank}", f"node {rank.node} is closed: {snapshot.closed[rank.node]}")
         if rank.node in request.avoid_nodes:
             yield Violation("avoided nodes", f"rank {rank.rank}", f"node {rank.node} is to be avoided")
+        allowed = request.allowed_nodes is None or rank.node in request.allowed_nodes
+        if rank.node in request.denied_nodes or not allowed:
+            yield Violation("node list", f"rank {rank.rank}", f"the manifest's lists do not allow node {rank.node}")
+
+
+def _host(snapshot: Snapshot, request: Request, placement: Placement) -> Iterator[Violation]:
+    """CPUs and memory of each node; a node that says 0 has no limit."""
+    for name, ranks in Counter(rank.node for rank in placement.ranks).items():
+        shape = snapshot.topology.node(name).shape
+        others = [snapshot.per_gpu.get(job, HostShare()) for gpu, job in snapshot.held.items() if gpu.node == name]
+        cpus = ranks * request.cpus_per_gpu + sum(share.cpus for share in others)
+        memory_gb = ranks * request.memory_gb_per_gpu + sum(share.memory_gb for share in others)
+        if request.cpus_per_gpu and shape.cpus and cpus > shape.cpus + 1e-6:
+            yield Violation("CPUs", name, f"{cpus:g} CPUs would be used, the node has {shape.cpus}")
+        if request.memory_gb_per_gpu and shape.memory_gb and memory_gb > shape.memory_gb + 1e-6:
+            yield Violation("host memory", name, f"{memory_gb:g} GB would be used, the node has {shape.memory_gb:g} GB")
+
+
+def _apart(snapshot: Snapshot, request: Request, instances: Instances) -> Iterator[Violation]:
+    for a, b in combinations(sorted(instances), 2):
+        group = request.groups[a[0]]
+        if a[0] == b[0] and group.apart:
+            ours, theirs = (_places(snapshot, group.apart, instances[of]) for of in (a, b))
+            if ours & theirs:
+                where = f"group {group.name} replicas {a[1]} and {b[1]}"
+                yield Violation("anti-affinity", where, f"share a {group.apart}")
+
+
+def _places(snapshot: Snapshot, apart: str, ranks: Sequence[RankPlacement]) -> set[str | int]:
+    topology = snapshot.topology
+    if apart == "node":
+        return {rank.node for rank in ranks}
+    level = topology.domains[min(len(topology.domains) - 1, 1 if apart == "pod" else 0)]
+    return {int(level[topology.leaf_of[topology.index[rank.node]]]) for rank in ranks}
 
 
 def _once(placement: Placement) -> Iterator[Violation]:
@@ -154,6 +191,30 @@ def _nvlink(snapshot: Snapshot, request: Request, instances: Instances) -> Itera
             if found < asked:
                 where = f"group {request.groups[g].name} replica {replica}"
                 yield Violation("NVLink", where, f"{a.gpu_id} and {b.gpu_id}: {found:g} GB/s, asked {asked:g} GB/s")
+
+
+def _own_nvlink(snapshot: Snapshot, request: Request, instances: Instances) -> Iterator[Violation]:
+    between = snapshot.topology.nvlink_gbytes_per_s
+    for (g, replica), ranks in instances.items():
+        group, each = request.groups[g], {}
+        for a in ranks if len(ranks) > 1 else ():
+            pairs = [
+                min(between(a.node, a.gpu, b.node, b.gpu), between(b.node, b.gpu, a.node, a.gpu))
+                for b in ranks
+                if b is not a
+            ]
+            each[a.gpu_id] = nvlink.own(_spec(snapshot, a.gpu_id), pairs)
+        where = f"group {group.name} replica {replica}"
+        if nvlink.asks(group) and not _together([snapshot.topology.node(rank.node) for rank in ranks]):
+            message = f"{_names(ranks)} are not on one node or in one multi-node NVLink domain"
+            yield Violation("NVLink links" if group.min_nvlink_links else "NVLink aggregate", where, message)
+        for gpu, own in each.items():
+            if own.links < group.min_nvlink_links:
+                message = f"{gpu} has {own.links} NVLink links to the others, asked {group.min_nvlink_links}"
+                yield Violation("NVLink links", where, message)
+        found, asked = sum(own.gbytes_per_s for own in each.values()) / 2, group.min_nvlink_aggregate_gbytes_per_s
+        if each and found + nvlink.ROUNDING < asked:
+            yield Violation("NVLink aggregate", where, f"its GPUs have {found:g} GB/s together, asked {asked:g} GB/s")
 
 
 def _spans(snapshot: Snapshot, request: Request, instances: Instances) -> Iterator[Violation]:

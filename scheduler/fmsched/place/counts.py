@@ -17,7 +17,7 @@ from ortools.sat.python import cp_model
 from fmsched.place.hosts import mask_indices
 from fmsched.place.objective import preference_step
 from fmsched.place.power import watts_of
-from fmsched.place.problem import Problem, StagePair
+from fmsched.place.problem import Problem, StagePair, apart_domains
 
 Expr = cp_model.LinearExprT
 PoolKey = tuple[int, str, int, str]  # group, GPU model, zone, multi-node NVLink domain
@@ -66,6 +66,7 @@ def build(problem: Problem) -> CountModel | None:
         return None
     _group_zones(built)
     _feeds(built)
+    _apart(built)
     for stage in problem.stages:
         _stage(built, stage)
     return built
@@ -167,11 +168,11 @@ def group_variables(built: CountModel, g: int) -> dict[int, list[tuple[cp_model.
     replicas, size = built.problem.request.replicas, built.problem.request.groups[g].gpus
     for (b, i, of), variable in built.whole.items():
         if of == g:
-            room = len(built.problem.bins[b].free) // built.problem.ways[b].items[i].size
+            room = built.problem.bins[b].most // built.problem.ways[b].items[i].size
             found[b].append((variable, min(replicas, room * built.problem.bins[b].count)))
     for (b, _, of, _), variable in built.part.items():
         if of == g:
-            found[b].append((variable, min(size * replicas, len(built.problem.bins[b].free) * built.problem.bins[b].count)))
+            found[b].append((variable, min(size * replicas, built.problem.bins[b].most * built.problem.bins[b].count)))
     return found
 
 
@@ -188,6 +189,17 @@ def _group_zones(built: CountModel) -> None:
             inside = cp_model.LinearExpr.sum([chosen[zone] for zone in zones.of_bin[b]])
             for variable, most in variables:
                 built.model.add(variable <= most * inside)
+
+
+def _apart(built: CountModel) -> None:
+    """At most one instance of such a group in a leaf group or pod; on a node, the ways see to it."""
+    for g, domains in apart_domains(built.problem).items():
+        inside: defaultdict[int, Linear] = defaultdict(Linear)
+        for (b, _, of), variable in built.whole.items():
+            if of == g:
+                inside[domains[built.problem.bins[b].leaf]].add(variable)
+        for load in inside.values():
+            built.model.add(load.expression() <= 1)
 
 
 def _feeds(built: CountModel) -> None:

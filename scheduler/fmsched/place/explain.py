@@ -17,7 +17,7 @@ from fmsched.model.hardware import GpuId
 from fmsched.model.job import Reach, Request, ResourceGroup
 from fmsched.model.placement import Budget, Unplaceable, Why
 from fmsched.model.snapshot import Snapshot
-from fmsched.place import power, tables, words
+from fmsched.place import nodes, power, tables, words
 from fmsched.place.atoms import PASSING, Atom, Constraint, atoms_of, lift
 from fmsched.place.counts import within_feeds
 from fmsched.place.cpsat import Found, feasible
@@ -148,6 +148,10 @@ def _changes(snapshot: Snapshot, request: Request, atom: Atom) -> Iterator[Chang
             yield from _reopenings(snapshot, request)
         case Constraint.POWER:
             yield from _more_power(snapshot, request)
+        case Constraint.NODE_LIST:
+            yield from _wider_lists(snapshot, request)
+        case Constraint.CPUS | Constraint.HOST_MEMORY:
+            yield from _less_of_host(request, snapshot, atom.constraint)
         case Constraint.AVOIDED:
             names = ", ".join(sorted(request.avoid_nodes))
             yield Change(f"allow {names} again", snapshot, replace(request, avoid_nodes=frozenset()))
@@ -160,7 +164,6 @@ def _changes(snapshot: Snapshot, request: Request, atom: Atom) -> Iterator[Chang
 def _softer(topology: Topology, group: ResourceGroup, constraint: Constraint) -> Iterator[tuple[str, ResourceGroup]]:
     """(words, group that asks for less of this constraint), the least step first."""
     shapes = list(dict.fromkeys(node.shape for node in topology.nodes))
-    reach = group.reach or Reach()
     match constraint:
         case Constraint.TYPE:
             for family in sorted({spec.family for shape in shapes for spec in shape.gpus} - set(group.families)):
@@ -174,18 +177,47 @@ def _softer(topology: Topology, group: ResourceGroup, constraint: Constraint) ->
             found |= {shape.domain_nvlink_gbytes_per_s for shape in shapes} | {0.0}
             for value in sorted((value for value in found if value < group.min_nvlink_gbytes_per_s), reverse=True):
                 yield f"minNVLinkBandwidthGbpsPerPair {value:g}", replace(group, min_nvlink_gbytes_per_s=value)
+        case Constraint.LINKS | Constraint.AGGREGATE:
+            yield from _fewer_links(group, constraint)
+        case Constraint.APART:
+            yield from _nearer(group)
         case Constraint.DOMAIN:
             yield "interNodeConnectivity, so that an instance may span nodes", replace(group, reach=Reach())
+        case _:
+            yield from _farther(topology, group, constraint)
+
+
+def _farther(topology: Topology, group: ResourceGroup, constraint: Constraint) -> Iterator[tuple[str, ResourceGroup]]:
+    """Longer or slower ways between nodes."""
+    reach = group.reach or Reach()
+    match constraint:
         case Constraint.HOPS:
             cap = UNREACHABLE_HOPS if reach.max_hops is None else reach.max_hops
             for hops in sorted(int(value) for value in np.unique(topology.hops) if cap < value < UNREACHABLE_HOPS):
                 yield f"maxHopCount {hops}", replace(group, reach=replace(reach, max_hops=hops))
         case Constraint.RATE:
-            rates = (
-                {float(value) for value in np.unique(topology.path_gbps)} | {shape.link_gbps for shape in shapes} | {0.0}
-            )
+            rates = {float(value) for value in np.unique(topology.path_gbps)} | {0.0}
+            rates |= {node.shape.link_gbps for node in topology.nodes}
             for rate in sorted((rate for rate in rates if rate < reach.min_link_gbps), reverse=True):
                 yield f"minInfiniBandBandwidthGbps {rate:g}", replace(group, reach=replace(reach, min_link_gbps=rate))
+
+
+def _fewer_links(group: ResourceGroup, constraint: Constraint) -> Iterator[tuple[str, ResourceGroup]]:
+    if constraint is Constraint.LINKS:
+        for links in reversed(range(group.min_nvlink_links)):
+            yield f"minNVLinksPerGPU {links}", replace(group, min_nvlink_links=links)
+        return
+    for part in (2, 4, 8):
+        text = f"{group.min_nvlink_aggregate_gbytes_per_s / part:g}"
+        wanted = replace(group, min_nvlink_aggregate_gbytes_per_s=float(text))
+        yield f"minNVLinkBandwidthGbpsAggregate {text}", wanted
+    yield "no minNVLinkBandwidthGbpsAggregate", replace(group, min_nvlink_aggregate_gbytes_per_s=0.0)
+
+
+def _nearer(group: ResourceGroup) -> Iterator[tuple[str, ResourceGroup]]:
+    for apart in {"pod": ("leaf", "node"), "leaf": ("node",)}.get(group.apart, ()):
+        yield f"antiAffinity {apart}", replace(group, apart=apart)
+    yield "no antiAffinity", replace(group, apart="")
 
 
 def _jobs_end(snapshot: Snapshot, request: Request) -> Iterator[Change]:
@@ -239,6 +271,31 @@ def _more_power(snapshot: Snapshot, request: Request) -> Iterator[Change]:
             yield Change(f"power budget {budget.name} of {needed_w} W", replace(snapshot, power=rest), request)
     if len(snapshot.power) > 1:
         yield Change("all power budgets lifted", replace(snapshot, power=()), request)
+
+
+def _wider_lists(snapshot: Snapshot, request: Request) -> Iterator[Change]:
+    """One node more on the lists, the first few that they keep out; then all."""
+    out = sorted(nodes.excluded(snapshot, replace(request, avoid_nodes=frozenset())))
+    for name in out[:SINGLES_MAX]:
+        allowed = None if request.allowed_nodes is None else request.allowed_nodes | {name}
+        wider = replace(request, allowed_nodes=allowed, denied_nodes=request.denied_nodes - {name})
+        yield Change(f"node {name} allowed by the lists", snapshot, wider)
+    yield Change("no node lists", snapshot, replace(request, allowed_nodes=None, denied_nodes=frozenset()))
+
+
+def _less_of_host(request: Request, snapshot: Snapshot, constraint: Constraint) -> Iterator[Change]:
+    """Halves of what a rank asks, then nothing."""
+    for part in (2, 4, 8):
+        if constraint is Constraint.CPUS:
+            less = request.cpus_per_gpu / part
+            yield Change(f"resources.cpus {less:g}", snapshot, replace(request, cpus_per_gpu=less))
+        else:
+            less = request.memory_gb_per_gpu / part
+            yield Change(f"resources.memoryGB {less:g}", snapshot, replace(request, memory_gb_per_gpu=less))
+    if constraint is Constraint.CPUS:
+        yield Change("no resources.cpus", snapshot, replace(request, cpus_per_gpu=0.0))
+    else:
+        yield Change("no resources.memoryGB", snapshot, replace(request, memory_gb_per_gpu=0.0))
 
 
 def _growing(count: int) -> Iterator[int]:

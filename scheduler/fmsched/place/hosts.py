@@ -16,6 +16,7 @@ from itertools import combinations
 from fmsched.model.fabric import Topology
 from fmsched.model.hardware import NodeShape
 from fmsched.model.snapshot import Snapshot
+from fmsched.place.nodes import ANY_NUMBER
 from fmsched.place.objective import TOPOLOGIES_KEPT, pair_gbytes_per_s
 
 
@@ -30,6 +31,7 @@ class Bin:
     nvlink_domain: str  # empty where it plays no part
     alone: bool  # apart from its equals, because of its slow links
     nodes: tuple[int, ...]
+    most: int  # GPUs that one node can give: all free ones, or as many as its CPUs and memory can feed
 
     @property
     def count(self) -> int:
@@ -107,24 +109,27 @@ def bins_of(
     by_domain: bool,
     rate_asked: float,
     labels: Mapping[int, tuple[int, ...]],
+    caps: Mapping[int, int],
 ) -> tuple[Bin, ...]:
     """The bins of all nodes with something free.
 
     by_domain     keep multi-node NVLink domains apart
     rate_asked    Gb/s: nodes with slower links stand alone
     labels        by position of a node: what else tells it from others; none for most
+    caps          by position: GPUs that it can give at most, where fewer than all
     """
     static = static_of(topology)
     avoided = {topology.index[name] for name in avoid if name in topology.index}
     slow = tuple(shape.link_gbps < rate_asked for shape in static.shapes)
-    found: dict[tuple[int, int, int, str, int, tuple[int, ...]], list[int]] = {}
+    found: dict[tuple[int, int, int, str, int, tuple[int, ...], int], list[int]] = {}
     for node, mask in enumerate(masks):
-        if mask == 0 or node in avoided:
+        most = min(mask.bit_count(), caps.get(node, ANY_NUMBER))
+        if most == 0 or node in avoided:
             continue
         shape = static.shape_of[node]
         state = mask.bit_count() if static.uniform[shape] else mask
         domain = topology.nodes[node].nvlink_domain if by_domain else ""
-        key = (static.leaf_of[node], shape, state, domain, node if slow[shape] else -1, labels.get(node, ()))
+        key = (static.leaf_of[node], shape, state, domain, node if slow[shape] else -1, labels.get(node, ()), most)
         found.setdefault(key, []).append(node)
     return tuple(
         Bin(
@@ -135,6 +140,7 @@ def bins_of(
             domain,
             apart >= 0,
             tuple(nodes),
+            most,
         )
-        for (leaf, shape, _, domain, apart, _), nodes in found.items()
+        for (leaf, shape, _, domain, apart, _, most), nodes in found.items()
     )

@@ -8,8 +8,9 @@ from math import inf
 
 from fmsched.model.job import Reach, Request, ResourceGroup
 from fmsched.model.snapshot import Snapshot
-from fmsched.place import relations
+from fmsched.place import nvlink, relations
 from fmsched.place.hosts import Bin, bins_of, free_masks, static_of
+from fmsched.place.nodes import caps, excluded
 from fmsched.place.objective import Ruler
 from fmsched.place.power import Feed, feeds, labels
 from fmsched.place.ways import Ways, ways_of
@@ -63,7 +64,8 @@ def problem_of(
         masks = free_masks(snapshot)
     by_domain = any(group.gpus > 1 and relations.spans_only_by_nvlink(group) for group in request.groups)
     may_bind = feeds(snapshot, request.gpus)
-    bins = bins_of(topology, masks, request.avoid_nodes, by_domain, _rate_asked(request), labels(may_bind))
+    out, most = excluded(snapshot, request), caps(snapshot, request)
+    bins = bins_of(topology, masks, out, by_domain, _rate_asked(request), labels(may_bind), most)
     group_zones = tuple(
         zones_of(topology, bins, reaches) if (reaches := relations.group_reaches(group)) else None
         for group in request.groups
@@ -95,6 +97,14 @@ def problem_of(
     )
 
 
+def apart_domains(problem: Problem) -> dict[int, list[int]]:
+    """By group whose instances keep apart by leaf group or pod: the domain of each leaf group that can hold one of them."""
+    domains = problem.snapshot.topology.domains
+    level = {"leaf": 0, "pod": min(1, len(domains) - 1)}
+    groups = enumerate(problem.request.groups)
+    return {g: domains[level[group.apart]].tolist() for g, group in groups if group.apart in level}
+
+
 def _rate_asked(request: Request) -> float:
     """Nodes with slower links than this may have to stand alone; inf where a cap of no switches sets every node alone."""
     reaches = [reach for group in request.groups if (reach := group.reach) is not None]
@@ -122,7 +132,19 @@ def _span_zones(
                 exact = False
                 found.append([() for _ in bins])
                 continue
-        found.append([_spans_from(group, item, zones.of_bin[b] if zones else (0,), reaches) for b, item in enumerate(bins)])
+        spans = [_spans_from(group, item, zones.of_bin[b] if zones else (0,), reaches) for b, item in enumerate(bins)]
+        if nvlink.asks(group):
+            fit = [
+                nvlink.domain_enough(snapshot.topology, i.shape, i.nvlink_domain, group) if s else True
+                for i, s in zip(bins, spans, strict=True)
+            ]
+            exact = exact and None not in fit
+            spans = [each if sure else () for each, sure in zip(spans, fit, strict=True)]
+        if group.apart and request.replicas > 1 and any(spans):
+            # Which of the parts on a node are of one instance is not counted, so they cannot be kept apart: not looked at.
+            exact = False
+            spans = [() for _ in bins]
+        found.append(spans)
     return found, exact
 
 
@@ -144,10 +166,10 @@ def _ways(
     for b, item in enumerate(bins):
         spans = tuple(bool(of_bin[b]) for of_bin in span_zones)
         state = len(item.free) if item.uniform else item.free
-        key = (id(item.shape), state, bool(item.nvlink_domain), spans)
+        key = (id(item.shape), state, item.most, bool(item.nvlink_domain), spans)
         if key not in known:
             known[key] = ways_of(
-                item.shape, item.uniform, item.free, bool(item.nvlink_domain), request.groups, spans, ruler
+                item.shape, item.uniform, item.free, bool(item.nvlink_domain), request.groups, spans, ruler, item.most
             )
         if known[key].ways:
             kept.append(b)

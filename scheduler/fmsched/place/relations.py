@@ -8,6 +8,7 @@ from itertools import pairwise
 from fmsched.model.fabric import UNREACHABLE_HOPS, Topology
 from fmsched.model.hardware import Node, NodeShape
 from fmsched.model.job import GroupKind, Reach, Request, ResourceGroup
+from fmsched.place import nvlink
 
 # Kinds whose instance may span nodes only where the manifest says so (Reach), or inside one multi-node NVLink domain.
 BOUND_KINDS = frozenset({GroupKind.TENSOR_PARALLEL, GroupKind.EXPERT_PARALLEL})
@@ -49,7 +50,7 @@ def stays_in_domain(group: ResourceGroup) -> bool:
 
 def spans_only_by_nvlink(group: ResourceGroup) -> bool:
     """Whether two nodes of one instance must belong to one multi-node NVLink domain."""
-    return group.min_nvlink_gbytes_per_s > 0 or (group.kind in BOUND_KINDS and group.reach is None)
+    return group.min_nvlink_gbytes_per_s > 0 or nvlink.asks(group) or (group.kind in BOUND_KINDS and group.reach is None)
 
 
 def nvlink_component(shape: NodeShape, gpu: int) -> frozenset[int]:

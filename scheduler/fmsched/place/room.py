@@ -19,7 +19,11 @@ def fits(problem: Problem) -> bool | None:
     """Whether the request has a placement; None where counting cannot tell."""
     if _short_of_gpus(problem):
         return False
-    if problem.feeds or not all(ways.exact for ways in problem.ways):
+    if (
+        problem.feeds
+        or any(group.apart for group in problem.request.groups)
+        or not all(ways.exact for ways in problem.ways)
+    ):
         return None
     if len(problem.request.groups) > 1:
         return _two_sizes_fit(problem)
@@ -35,7 +39,7 @@ def _short_of_gpus(problem: Problem) -> bool:
     sizes = {1} if problem.spans else {1, *(group.gpus for group in request.groups)}
     for size in sizes:
         asked = request.replicas * sum(group.gpus // size for group in request.groups)
-        if asked > sum(item.count * (len(item.free) // size) for item in problem.bins):
+        if asked > sum(item.count * (item.most // size) for item in problem.bins):
             return True
     return False
 
@@ -50,7 +54,7 @@ def _two_sizes_fit(problem: Problem) -> bool | None:
     alike = all(
         ways.chain
         and {g for each in ways.items for g in each.groups}
-        == {g for g, group in enumerate(groups) if group.gpus <= len(item.free)}
+        == {g for g, group in enumerate(groups) if group.gpus <= item.most}
         for item, ways in zip(problem.bins, problem.ways, strict=True)
     )
     if problem.spans or problem.stages or not alike or len(sizes) > 2 or len(bound) > 1:
@@ -69,7 +73,7 @@ def _two_sizes_fit(problem: Problem) -> bool | None:
     inside: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))  # by zone: room for cells, for small ones
     total = 0
     for b, item in enumerate(problem.bins):
-        room = item.count * (len(item.free) // large), item.count * (len(item.free) // small)
+        room = item.count * (item.most // large), item.count * (item.most // small)
         total += room[0]
         for zone in zones.of_bin[b]:
             before = inside[zone]

@@ -68,7 +68,9 @@ def _search(
         return narrow, found
     wide = problem_of(snapshot, request, ruler)
     if not wide.spans:
-        return narrow, found
+        return (
+            narrow if wide.exact else wide
+        ), found  # the same bins and ways; perhaps not all that may span was looked at
     wider = _powered(wide, spanning.search(wide)) or search(wide, scale, budget.deterministic_s)
     if isinstance(found, Found) and isinstance(wider, LimitReached):
         return narrow, replace(found, bound=0)  # a placement all the same, of which nothing is proven

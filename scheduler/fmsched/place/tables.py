@@ -23,7 +23,7 @@ import numpy.typing as npt
 from fmsched.place.cpsat import Counts, Found, Infeasible
 from fmsched.place.objective import LEFT_IN
 from fmsched.place.options import Kind, Packing, Vector, kinds, packing, raw_options
-from fmsched.place.problem import Problem
+from fmsched.place.problem import Problem, apart_domains
 from fmsched.place.worth import Worth, leaves_worth
 from fmsched.place.zones import Zones
 
@@ -62,7 +62,7 @@ def search(problem: Problem, unit: int = 1) -> Found | Infeasible | None:
     if raw is None:
         return None
     worth = Worth(frozenset(item.leaf for item in problem.bins))
-    if not limits.equal:
+    if not limits.equal and not limits.apart:
         worth = leaves_worth(problem, raw, frozenset(limits.whole), unit)
     leaves = sorted(worth.leaves)
     packed = packing(problem, raw)
@@ -120,6 +120,7 @@ class Limits:
 
     whole: Mapping[int, tuple[int, ...]]
     equal: Mapping[int, tuple[tuple[int, int], ...]]
+    apart: Mapping[int, tuple[int, ...]]  # groups with one instance in a domain at most
 
 
 def _limits(problem: Problem) -> Limits | None:
@@ -139,7 +140,17 @@ def _limits(problem: Problem) -> Limits | None:
             if level is None:
                 return None
             equal[level].append((stage.first, stage.second))
-    return Limits({k: tuple(v) for k, v in whole.items()}, {k: tuple(v) for k, v in equal.items()})
+    apart: defaultdict[int, list[int]] = defaultdict(list)
+    for g, domains in apart_domains(problem).items():
+        level = next((at for at in problem.ruler.levels if problem.snapshot.topology.domains[at].tolist() == domains), None)
+        if level is None:
+            return None  # one domain in all: the count model says what that means
+        apart[level].append(g)
+    return Limits(
+        {k: tuple(v) for k, v in whole.items()},
+        {k: tuple(v) for k, v in equal.items()},
+        {k: tuple(v) for k, v in apart.items()},
+    )
 
 
 def _nested(problem: Problem) -> bool:
@@ -364,6 +375,8 @@ class _Tables:
             tables[0][:, (numbers[g] > 0) & (numbers[g] < problem.request.replicas)] = NONE
         for first, second in self._limits.equal.get(level, ()):
             tables[0][:, numbers[first] != numbers[second]] = NONE
+        for g in self._limits.apart.get(level, ()):
+            tables[0][:, numbers[g] > 1] = NONE
         tables[0][tables[0] >= NONE] = NONE
 
     def _merge(self, tables: Limbs, domains: Sequence[int], labels: Sequence[int], below: int) -> tuple[Limbs, list[int]]:

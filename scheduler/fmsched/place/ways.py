@@ -17,6 +17,7 @@ from itertools import combinations, pairwise
 
 from fmsched.model.hardware import GpuSpec, NodeShape
 from fmsched.model.job import ResourceGroup
+from fmsched.place.nvlink import set_enough
 from fmsched.place.objective import Ruler, cells_lost, pair_gbytes_per_s, pairs_gbytes_per_s
 from fmsched.place.relations import nvlink_component, stays_in_domain
 
@@ -73,15 +74,17 @@ def ways_of(
     groups: Sequence[ResourceGroup],
     spans: Sequence[bool],
     ruler: Ruler,
+    most: int,
 ) -> Ways:
     """All ways to use a node of `shape` with `free` GPUs.
 
     domain    the node belongs to a multi-node NVLink domain, so that its GPUs lie in one domain whatever their own links
     spans     by group: whether instances that span nodes may take GPUs here
+    most      GPUs that it can give
     """
     if uniform:
-        return _uniform_ways(shape, free, domain, groups, spans, ruler)
-    return _uneven_ways(shape, free, domain, groups, spans, ruler)
+        return _uniform_ways(shape, free, domain, groups, spans, ruler, most)
+    return _uneven_ways(shape, free, domain, groups, spans, ruler, most)
 
 
 def _uniform_ways(
@@ -91,40 +94,40 @@ def _uniform_ways(
     groups: Sequence[ResourceGroup],
     spans: Sequence[bool],
     ruler: Ruler,
+    most: int,
 ) -> Ways:
     spec = shape.gpus[0]
     pair = shape.nvlink[0][1] if len(shape.gpus) > 1 else 0.0
     sizes: dict[tuple[int, bool, int], list[int]] = {}
     for g, group in enumerate(groups):
         linked = group.gpus == 1 or (
-            pair >= group.min_nvlink_gbytes_per_s and (pair > 0 or domain or not stays_in_domain(group))
+            pair >= group.min_nvlink_gbytes_per_s
+            and set_enough(shape, range(min(group.gpus, len(shape.gpus))), group)
+            and (pair > 0 or domain or not stays_in_domain(group))
         )
         if not eligible(group, spec):
             continue
-        if linked and group.gpus <= len(free):
-            sizes.setdefault((group.gpus, False, -1), []).append(g)
+        if linked and group.gpus <= most:
+            sizes.setdefault((group.gpus, False, g if group.apart else -1), []).append(g)
         if spans[g]:
             # GPUs that are not linked to one another can still each be linked to other nodes: one at most, then.
             together = pair >= group.min_nvlink_gbytes_per_s
-            sizes.setdefault((min(group.gpus - 1, len(free)) if together else 1, True, -1 if together else g), []).append(g)
+            sizes.setdefault((min(group.gpus - 1, most) if together else 1, True, -1 if together else g), []).append(g)
     short = ruler.best_pair - (pair_gbytes_per_s(shape, 0, 1) if len(shape.gpus) > 1 else 0)
     items = tuple(
         Item(size, fragment, spec.model, spec, tuple(of), 0 if fragment else short * size * (size - 1) // 2)
         for (size, fragment, _), of in sorted(sizes.items(), reverse=True)
     )
     whole = sorted({item.size for item in items if not item.fragment} | {1 for item in items if item.fragment})
-    chain = all(b % a == 0 for a, b in pairwise(whole))
-    limited = any(
-        item.fragment and item.size < min(len(free), *(groups[g].gpus - 1 for g in item.groups)) for item in items
-    )
+    chain = all(b % a == 0 for a, b in pairwise(whole)) and not any(group.apart for group in groups)
+    limited = any(item.fragment and item.size < min(most, *(groups[g].gpus - 1 for g in item.groups)) for item in items)
     if not items:
         return Ways((), (), chain=True)
     if chain and not limited:
-        top = len(free)
-        ways = tuple(_uniform_way(shape, free, taken, ruler) for taken in range(min(whole), top + 1))
+        ways = tuple(_uniform_way(shape, free, taken, ruler) for taken in range(min(whole), most + 1))
         return Ways(items, ways, chain=True)
     # Fragments of unlinked GPUs: two instances could take one GPU each, which is not looked at.
-    return Ways(items, _mixtures(shape, free, items, groups, ruler), chain=False, exact=not limited)
+    return Ways(items, _mixtures(shape, free, items, groups, ruler, most), chain=False, exact=not limited)
 
 
 def _uniform_way(shape: NodeShape, free: tuple[int, ...], taken: int, ruler: Ruler, counts: tuple[int, ...] = ()) -> Way:
@@ -136,15 +139,26 @@ def _uniform_way(shape: NodeShape, free: tuple[int, ...], taken: int, ruler: Rul
 
 
 def _mixtures(
-    shape: NodeShape, free: tuple[int, ...], items: tuple[Item, ...], groups: Sequence[ResourceGroup], ruler: Ruler
+    shape: NodeShape,
+    free: tuple[int, ...],
+    items: tuple[Item, ...],
+    groups: Sequence[ResourceGroup],
+    ruler: Ruler,
+    most: int,
 ) -> tuple[Way, ...]:
     found: list[tuple[int, ...]] = [()]
     for item in items:
         step = 1 if item.fragment else item.size
-        top = item.size * len(item.groups) if item.fragment else len(free)
-        found = [(*counts, n) for counts in found for n in range(min(top, len(free) - _gpus(items, counts)) // step + 1)]
+        top = item.size * len(item.groups) if item.fragment else most
+        top = item.size if _one_only(item, groups) else top
+        found = [(*counts, n) for counts in found for n in range(min(top, most - _gpus(items, counts)) // step + 1)]
     mixed = sorted((counts for counts in found if any(counts)), key=lambda counts: (_gpus(items, counts), counts))
     return tuple(_uniform_way(shape, free, _gpus(items, counts), ruler, counts) for counts in mixed)
+
+
+def _one_only(item: Item, groups: Sequence[ResourceGroup]) -> bool:
+    """Whether a node may carry one of the item at most: whatever keeps apart shares no node."""
+    return not item.fragment and any(groups[g].apart for g in item.groups)
 
 
 def _gpus(items: Sequence[Item], counts: Sequence[int]) -> int:
@@ -158,6 +172,7 @@ def _uneven_ways(
     groups: Sequence[ResourceGroup],
     spans: Sequence[bool],
     ruler: Ruler,
+    most: int,
 ) -> Ways:
     found: dict[tuple[int, bool, str, int, tuple[int, ...]], list[int]] = {}
     exact = True
@@ -166,7 +181,7 @@ def _uneven_ways(
             mine = tuple(i for i in free if shape.gpus[i].model == model and eligible(group, shape.gpus[i]))
             sets = _whole_sets(shape, mine, group, domain)
             if sets:
-                found.setdefault((group.gpus, False, model, -1, sets), []).append(g)
+                found.setdefault((group.gpus, False, model, g if group.apart else -1, sets), []).append(g)
             pieces = _fragment_sets(shape, mine, group) if spans[g] else ()
             if pieces:
                 # Each group has its own: a fragment is one set, and two groups' fragments are two.
@@ -179,7 +194,10 @@ def _uneven_ways(
         for (size, fragment, model, _, sets), of in sorted(found.items(), key=lambda entry: (-entry[0][0], entry[0][1:]))
     )
     carried, complete = _enumerate(shape, items, ruler)
-    ways = _best_ways(shape, free, items, carried, ruler)
+    for g in (g for g, group in enumerate(groups) if group.apart):
+        its = [number for number, item in enumerate(items) if item.groups == (g,) and not item.fragment]
+        carried = {key: value for key, value in carried.items() if sum(key[0][number] for number in its) < 2}
+    ways = _best_ways(shape, free, items, carried, ruler, most)
     return Ways(items, ways, chain=False, exact=exact and complete)
 
 
@@ -201,7 +219,7 @@ def _whole_sets(shape: NodeShape, gpus: tuple[int, ...], group: ResourceGroup, d
         sum(1 << i for i in chosen)
         for pool in pools
         for chosen in combinations(pool, group.gpus)
-        if asked <= 0 or _linked(shape, chosen, asked)
+        if (asked <= 0 or _linked(shape, chosen, asked)) and set_enough(shape, chosen, group)
     )
 
 
@@ -272,13 +290,14 @@ def _best_ways(
     items: tuple[Item, ...],
     carried: Mapping[tuple[tuple[int, ...], int], tuple[int, Carried]],
     ruler: Ruler,
+    most: int,
 ) -> tuple[Way, ...]:
     sizes = {spec.model: sum(other.model == spec.model for other in shape.gpus) for spec in shape.gpus}
     before = {model: sum(shape.gpus[i].model == model for i in free) for model in sizes}
     whole = pairs_gbytes_per_s(shape, free)
     best: dict[tuple[int, ...], tuple[tuple[int, ...], Way]] = {}
     for (counts, used), (missing, sets) in carried.items():
-        if used == 0:
+        if used == 0 or used.bit_count() > most:
             continue
         gpus = [i for i in free if used >> i & 1]
         taken = {model: sum(shape.gpus[i].model == model for i in gpus) for model in sizes}

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fmsched.model.fabric import UNREACHABLE_HOPS
+from fmsched.model.hardware import NodeShape
 from fmsched.model.job import GroupKind, Request, ResourceGroup
 from fmsched.model.placement import Why
 from fmsched.model.snapshot import Snapshot
 from fmsched.place.atoms import Atom, Constraint
 from fmsched.place.hosts import free_masks, mask_indices
+from fmsched.place.nodes import excluded, host_held
+from fmsched.place.nvlink import own
 from fmsched.place.power import drawn, watts_of
 from fmsched.place.relations import hop_cap
 from fmsched.place.ways import eligible
 
+APART_PLACES = {"node": "node", "leaf": "leaf group", "pod": "pod"}
 NAMES_MAX = 4  # names in one phrase; the rest is counted
 
 
@@ -79,6 +84,10 @@ def describe(snapshot: Snapshot, request: Request, atom: Atom) -> tuple[str, str
             )
         case Constraint.POWER:
             return _power(snapshot, request)
+        case Constraint.NODE_LIST:
+            return _lists(snapshot, request)
+        case Constraint.CPUS | Constraint.HOST_MEMORY:
+            return _host(snapshot, request, atom.constraint)
         case Constraint.AVOIDED:
             names = sorted(name for name in request.avoid_nodes if name in snapshot.topology.index)
             return "nodes where an earlier attempt could be prepared", f"{len(names)} nodes could not", listed(names)
@@ -117,6 +126,27 @@ def _free(snapshot: Snapshot, request: Request) -> tuple[str, str, str]:
     return f"{_sum(request)} free", best, "; ".join(part for part in (listed(jobs), listed(sick)) if part)
 
 
+def _lists(snapshot: Snapshot, request: Request) -> tuple[str, str, str]:
+    known = {node.name for node in snapshot.topology.nodes}
+    out = excluded(snapshot, replace(request, avoid_nodes=frozenset()))
+    left = len(known) - len(out & known)
+    asked = f"{_sum(request)} on the nodes that the manifest's lists allow"
+    return asked, f"{left} of {len(known)} nodes allowed", f"not allowed: {listed(sorted(out & known))}"
+
+
+def _host(snapshot: Snapshot, request: Request, constraint: Constraint) -> tuple[str, str, str]:
+    cpus = constraint is Constraint.CPUS
+    unit, position = ("CPUs", 0) if cpus else ("GB", 1)
+    each = request.cpus_per_gpu if cpus else request.memory_gb_per_gpu
+    held, rows = host_held(snapshot), []
+    for node in snapshot.topology.nodes:
+        has = node.shape.cpus if cpus else node.shape.memory_gb
+        if has:
+            rows.append((has - held.get(node.name, (0.0, 0.0))[position], has, node.name))
+    most = max(rows, key=lambda row: row[0], default=(0.0, 0.0, ""))
+    return f"{each:g} {unit} for each of {gpus(request.gpus)}", f"{most[0]:g} of {most[1]:g} {unit} left", f"on {most[2]}"
+
+
 def _power(snapshot: Snapshot, request: Request) -> tuple[str, str, str]:
     left = [(b, b.watts - drawn(snapshot, b, snapshot.held)) for b in snapshot.power]
     most = max(watts_of(spec) for node in snapshot.topology.nodes for spec in node.shape.gpus)
@@ -149,12 +179,42 @@ def _of_group(snapshot: Snapshot, group: ResourceGroup, replicas: int, constrain
             return f"{gpus(group.gpus)} {near}", f"{gpus(most)} fit for it", f"on {name}" if name else ""
         case Constraint.HOPS:
             return _hops(snapshot, group, wanted)
+        case Constraint.LINKS:
+            return f"{group.min_nvlink_links} NVLink links from each of {gpus(group.gpus)} to the others", *_own(
+                shapes, True
+            )
+        case Constraint.AGGREGATE:
+            asked = f"{group.min_nvlink_aggregate_gbytes_per_s:g} GB/s of NVLink among {gpus(group.gpus)}"
+            return asked, *_own(shapes, False)
+        case Constraint.APART:
+            return _apart(snapshot, group, replicas)
         case _:
             rate = max(
                 (shape.link_gbps for shape in shapes if any(eligible(group, spec) for spec in shape.gpus)), default=0.0
             )
             least = group.reach.min_link_gbps if group.reach else 0.0
             return f"{least:g} Gb/s between nodes", f"ports of {rate:g} Gb/s, the weakest link on the way counts", ""
+
+
+def _own(shapes: Sequence[NodeShape], links: bool) -> tuple[str, str]:
+    """The most NVLink that a GPU of any shape has to the others of its node."""
+    best, name = 0.0, ""
+    for shape in shapes:
+        for gpu in range(len(shape.gpus)):
+            found = own(shape.gpus[gpu], [shape.nvlink[gpu][j] for j in range(len(shape.gpus)) if j != gpu])
+            figure = found.links if links else found.gbytes_per_s
+            if figure > best:
+                best, name = figure, shape.name
+    return f"a GPU has {best:g} {'links' if links else 'GB/s'} to the others of its node", f"in {name}" if name else ""
+
+
+def _apart(snapshot: Snapshot, group: ResourceGroup, replicas: int) -> tuple[str, str, str]:
+    topology, place = snapshot.topology, APART_PLACES[group.apart]
+    nodes = {topology.index[name] for _, name in _fitting(snapshot, group)}
+    level = topology.domains[min(1, len(topology.domains) - 1) if group.apart == "pod" else 0]
+    found = len(nodes if group.apart == "node" else {int(level[topology.leaf_of[node]]) for node in nodes})
+    have = f"{found} {place} has" if found == 1 else f"{found} {place}s have"
+    return f"{replicas} instances, no two in one {place}", f"{have} free GPUs that fit", ""
 
 
 def _families(snapshot: Snapshot, group: ResourceGroup) -> tuple[str, str]:
