@@ -9,7 +9,7 @@ from math import inf
 from fmsched.model.job import Reach, Request, ResourceGroup
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import relations
-from fmsched.place.hosts import Bin, bins_of, free_masks, static_of
+from fmsched.place.hosts import Bin, bins_of, free_masks, leaf_free_of
 from fmsched.place.objective import Ruler
 from fmsched.place.power import Feed, feeds, labels
 from fmsched.place.ways import Ways, ways_of
@@ -74,9 +74,6 @@ def problem_of(
     if spanning:
         span_zones, spans_exact = _span_zones(snapshot, request, bins, group_zones)
     kept, ways = _ways(request, bins, span_zones, ruler)
-    leaf_free = [0] * len(topology.leaves)
-    for leaf, mask in zip(static_of(topology).leaf_of, masks, strict=True):
-        leaf_free[leaf] += mask.bit_count()
     zones = [zones for zones in group_zones if zones is not None] + [stage.zones for stage in stages]
     return Problem(
         snapshot,
@@ -89,7 +86,7 @@ def problem_of(
         tuple(StagePair(stage.first, stage.second, _keep(stage.zones, kept)) for stage in stages),
         may_bind,
         tuple(masks),
-        tuple(leaf_free),
+        leaf_free_of(topology, masks),
         any(item.fragment for of_kind in {id(each): each for each in ways}.values() for item in of_kind.items),
         spans_exact and all(item.exact for item in ways) and all(item.complete for item in zones),
     )
