@@ -27,7 +27,15 @@ WHO = ("the job", "its groups")
 
 Ints = npt.NDArray[np.int64]
 Index = tuple[int | slice, ...]
-Parts = list[list[int]]  # by domain: the rows of its parts, one level below
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How the domains of one level lie in those of the next: by domain, the rows of its parts; and their numbers in Topology.domains."""
+
+    rows: list[list[int]]
+    domains: list[int]
+    below: list[int]  # by row
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +51,23 @@ class Bands:
     """What is left to look at.
 
     leaves    leaf groups that some best placement may use
-    merges    by merge (leaf groups into the next level first), domain and position of the part; domains and parts in the order of
-              the leaf groups' numbers
+    merges    by merge (leaf groups into the next level first), number of the domain and of its part; parts of no use are left out
     spans     by level, narrowest first: the fewest domains that hold the job; the levels above are spanned once
     """
 
     leaves: tuple[int, ...]
-    merges: tuple[tuple[tuple[Band, ...], ...], ...]
+    merges: tuple[dict[int, dict[int, Band]], ...]
     spans: tuple[int, ...]
 
     @property
     def work(self) -> int:
         """Table entries that merging touches."""
-        return sum(len(band.entries) * len(band.shares) for merge in self.merges for mine in merge for band in mine)
+        return sum(
+            len(band.entries) * len(band.shares)
+            for merge in self.merges
+            for mine in merge.values()
+            for band in mine.values()
+        )
 
     def proven(self, ruler: Ruler, values: Mapping[int, int]) -> bool:
         """Whether these term values (by position) show that nothing outside the bands is better: the fewest spans, and nothing before
@@ -84,38 +96,43 @@ def bands_of(problem: Problem, leaves: Sequence[int], room: Mapping[int, int]) -
     spans = tuple(int(n) for n in fits[0])  # the first in lexicographic order
     low = np.full(counted[-1].forward[-1].shape, -NEVER, dtype=np.int64)
     low[_at(spans)] = full
-    merges: list[tuple[tuple[Band, ...], ...]] = []
+    merges: list[dict[int, dict[int, Band]]] = []
     for level in reversed(counted):
         found = level.bands(low, full)
         if found is None:
             return None
         bands, low = found
         merges.append(bands)
-    kept = [row for row in range(len(useful)) if low[row] <= caps[row]]
-    if len(kept) < len(useful):
-        # Once more without the leaf groups that are of no use: then rows are the same as those of the tables.
-        return bands_of(problem, [useful[row] for row in kept], room)
-    return Bands(tuple(useful), tuple(reversed(merges)), tuple(reversed(spans)) + (1,) * (len(problem.ruler.levels) - top))
+    kept = tuple(leaf for row, leaf in enumerate(useful) if low[row] <= caps[row])
+    return Bands(kept, tuple(reversed(merges)), tuple(reversed(spans)) + (1,) * (len(problem.ruler.levels) - top))
 
 
 def _tree(problem: Problem, leaves: Sequence[int], caps: Ints, full: int) -> tuple[list[Parts], int]:
     """By merge, the parts of every domain; and how many merges there are until one domain holds the job."""
-    topology = problem.snapshot.topology
     held, labels = caps.tolist(), list(leaves)
     tree: list[Parts] = []
-    top = 0
-    for level in [*problem.ruler.levels[1:], None]:
+    numbers = domain_numbers(problem, labels, 0)
+    for at in range(1, len(problem.ruler.levels) + 1):
         if max(held, default=0) >= full:
             break
-        top += 1
-        domains = [0 if level is None else int(topology.domains[level][leaf]) for leaf in labels]
+        domains = domain_numbers(problem, labels, at)
         parts: dict[int, list[int]] = {}
         for row, domain in enumerate(domains):
             parts.setdefault(domain, []).append(row)
-        tree.append(list(parts.values()))
-        held = [sum(held[row] for row in mine) for mine in tree[-1]]
-        labels = [labels[mine[0]] for mine in tree[-1]]
-    return tree, top
+        tree.append(Parts(list(parts.values()), list(parts), numbers))
+        held = [sum(held[row] for row in mine) for mine in parts.values()]
+        labels = [labels[mine[0]] for mine in parts.values()]
+        numbers = list(parts)
+    return tree, len(tree)
+
+
+def domain_numbers(problem: Problem, leaves: Sequence[int], at: int) -> list[int]:
+    """The domains at position `at` of ruler.levels that these leaf groups lie in; 0 above the last."""
+    levels = problem.ruler.levels
+    if at == len(levels):
+        return [0] * len(leaves)
+    found: list[int] = problem.snapshot.topology.domains[levels[at]][list(leaves)].tolist()
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +145,15 @@ class _Level:
     forward: list[Ints]
     backward: list[Ints]
 
-    def bands(self, low: Ints, full: int) -> tuple[tuple[tuple[Band, ...], ...], Ints] | None:
+    def bands(self, low: Ints, full: int) -> tuple[dict[int, dict[int, Band]], Ints] | None:
         """Bands from what is wanted of each domain: at least `low` instances. Also what that wants of the parts, by their row."""
         wanted = [tuple(map(int, each)) for each in np.argwhere((low <= self.forward[-1]).any(axis=0))]
         inside = self.room[0].shape[1:]
         if len(wanted) * prod(inside) * len(self.room) > STEPS_MAX:
             return None
-        rows = sum(map(len, self.parts))
-        below = np.full((rows, *inside), -NEVER, dtype=np.int64)
-        found: list[list[Band]] = [[] for _ in self.parts]
+        full = min(full, int(self.forward[-1].max()))
+        below = np.full((len(self.parts.below), *inside), -NEVER, dtype=np.int64)
+        found: dict[int, dict[int, Band]] = {domain: {} for domain in self.parts.domains}
         for position, room in enumerate(self.room):
             least = np.full(room.shape, -NEVER, dtype=np.int64)
             for target in wanted:
@@ -148,12 +165,15 @@ class _Level:
                         least[at] = np.minimum(least[at], np.maximum(low[_at(target)] - others, 1))
             entries = self._entries(position, wanted, low, full)
             shares = _covered(least.reshape(len(room), -1), room.reshape(len(room), -1), full)
+            some = np.asarray(shares.any(axis=1))
             shares[:, 0] = True
-            for number, mine in enumerate(self.parts):
-                if position < len(mine):
-                    below[mine[position]] = least[number]
-                    found[number].append(Band(np.flatnonzero(entries[number]), np.flatnonzero(shares[number])))
-        return tuple(map(tuple, found)), below
+            for number, (domain, rows) in enumerate(zip(self.parts.domains, self.parts.rows, strict=True)):
+                if position < len(rows):
+                    below[rows[position]] = least[number]
+                    if some[number]:
+                        band = Band(np.flatnonzero(entries[number]), np.flatnonzero(shares[number]))
+                        found[domain][self.parts.below[rows[position]]] = band
+        return found, below
 
     def _entries(self, position: int, wanted: Sequence[tuple[int, ...]], low: Ints, full: int) -> npt.NDArray[np.bool_]:
         """By domain and number of instances: whether the table matters there once the part at `position` is in it."""
@@ -191,27 +211,27 @@ def _count(tree: Sequence[Parts], caps: Ints, full: int) -> list[_Level] | None:
     levels: list[_Level] = []
     below = caps
     for at, parts in enumerate(tree):
-        most = max(map(len, parts))
+        most = max(map(len, parts.rows))
         if at == len(tree) - 1:
             held = below.reshape(len(below), -1).max(axis=1)
-            fewest = [_fewest([int(held[row]) for row in mine], full) for mine in parts]
+            fewest = [_fewest([int(held[row]) for row in mine], full) for mine in parts.rows]
             if not any(fewest):
                 return None
             most = min(number for number in fewest if number)
         dims = (most + 1, *(most * (size - 1) + 1 for size in below.shape[1:]))
-        if prod(dims) > CELLS_MAX or prod(dims) * len(parts) > 10 * CELLS_MAX:
+        if prod(dims) > CELLS_MAX or prod(dims) * len(parts.rows) > 10 * CELLS_MAX:
             return None
         room = []
-        for position in range(max(map(len, parts))):
-            mine = np.full((len(parts), *below.shape[1:]), NEVER, dtype=np.int64)
-            for number, rows in enumerate(parts):
+        for position in range(max(map(len, parts.rows))):
+            mine = np.full((len(parts.rows), *below.shape[1:]), NEVER, dtype=np.int64)
+            for number, rows in enumerate(parts.rows):
                 if position < len(rows):
                     mine[number] = below[rows[position]]
             room.append(mine)
         if len(room) * prod(below.shape[1:]) > STEPS_MAX:
             return None
-        nothing = np.full((len(parts), *dims), NEVER, dtype=np.int64)
-        nothing.reshape(len(parts), -1)[:, 0] = 0
+        nothing = np.full((len(parts.rows), *dims), NEVER, dtype=np.int64)
+        nothing.reshape(len(parts.rows), -1)[:, 0] = 0
         forward, backward = [nothing], [nothing]
         for each in room:
             forward.append(_grown(forward[-1], each))

@@ -20,7 +20,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from fmsched.place.bands import Bands, bands_of
+from fmsched.place.bands import Bands, bands_of, domain_numbers
 from fmsched.place.cpsat import Counts, Found, Infeasible
 from fmsched.place.objective import LEFT_IN
 from fmsched.place.onegroup import NONE, CountMerge, LeafStep, default_bands, leaf_tables, merge
@@ -258,7 +258,7 @@ class _Tables:
     def _alone(self, tables: Limbs, at: int, labels: Sequence[int]) -> int | None:
         """The row of the domain that holds the whole job better than any two of this level could; None where there is none.
 
-        Two domains cost at least a 2 in the span of this level, whatever else, and a 1 in all wider ones.
+        Two domains cost at least a 2 in the spans of this level, whatever else, and in all wider ones a 1, and a 1 for every group.
         """
         if not self._whole(tables):
             return None
@@ -274,7 +274,8 @@ class _Tables:
             for row, each in zip(fit, wider, strict=True)
         ]
         best = min(range(len(fit)), key=costs.__getitem__)
-        two = self._packing.pack({span[at]: 2} | dict.fromkeys(span[at + 1 :], 1))
+        of_groups = {term + 1: self._groups for term in span[at + 1 :]}
+        two = self._packing.pack({span[at]: 2, span[at] + 1: 2} | dict.fromkeys(span[at + 1 :], 1) | of_groups)
         return fit[best] if costs[best] < two else None
 
     def _wider(self, at: int, leaf: int) -> Vector:
@@ -392,7 +393,7 @@ class _Tables:
         parts = [[row for row, domain in enumerate(domains) if domain == wanted] for wanted in order]
         merges: Sequence[Merge | CountMerge]
         if self._groups == 1:
-            merged, merges = self._merge_counts(tables, parts, below)
+            merged, merges = self._merge_counts(tables, parts, order, domain_numbers(self._problem, labels, below), below)
         else:
             merged = self._empty(len(order), self._shape)
             merges = [self._add_part(merged, tables, parts, position) for position in range(max(map(len, parts)))]
@@ -400,13 +401,15 @@ class _Tables:
         return merged, [labels[mine[0]] for mine in parts]
 
     def _merge_counts(
-        self, tables: Limbs, parts: Sequence[Sequence[int]], below: int
+        self, tables: Limbs, parts: Sequence[Sequence[int]], domains: Sequence[int], numbers: Sequence[int], below: int
     ) -> tuple[Limbs, Sequence[CountMerge]]:
-        """With one group: only in the bands that matter."""
+        """With one group: only in the bands that matter. Numbers of the domains and, by row, of their parts."""
         room = [int(np.flatnonzero(row < NONE)[-1]) for row in tables[0]]
         width = min(self._full, max(sum(room[row] for row in mine) for mine in parts)) + 1
         if self._bands is not None:
-            return merge(tables, parts, self._bands.merges[below], width)
+            known = self._bands.merges[below]
+            bands = [[known[domain][numbers[row]] for row in mine] for domain, mine in zip(domains, parts, strict=True)]
+            return merge(tables, parts, bands, width)
         level, number = self._exactly
         return merge(tables, parts, default_bands(room, parts, self._full, number if below == level else 0), width)
 
