@@ -159,6 +159,29 @@ def bins_of(
     rate_asked    Gb/s: nodes with slower links stand alone
     labels        by position of a node: what else tells it from others; none for most
     """
+    asked = list(masks), avoid, by_domain, rate_asked, dict(labels)
+    last = _last_bins_of(topology)
+    known, bins = last[0]
+    if known != asked:  # the same question comes several times for one snapshot
+        bins = _bins(topology, masks, avoid, by_domain, rate_asked, labels)
+        last[0] = asked, bins
+    return bins
+
+
+@lru_cache(maxsize=TOPOLOGIES_KEPT)
+def _last_bins_of(topology: Topology) -> list[tuple[object, tuple[Bin, ...]]]:
+    """One entry, replaced whole: what was asked of bins_of last, and the answer."""
+    return [(None, ())]
+
+
+def _bins(
+    topology: Topology,
+    masks: Sequence[int],
+    avoid: frozenset[str],
+    by_domain: bool,
+    rate_asked: float,
+    labels: Mapping[int, tuple[int, ...]],
+) -> tuple[Bin, ...]:
     static = static_of(topology)
     avoided = {topology.index[name] for name in avoid if name in topology.index}
     slow = tuple(shape.link_gbps < rate_asked for shape in static.shapes)

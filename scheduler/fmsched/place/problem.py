@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from fmsched.model.job import Reach, Request, ResourceGroup
+from fmsched.model.job import Request, ResourceGroup
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import relations
 from fmsched.place.hosts import Bin, bins_of, free_masks, leaf_free_of
 from fmsched.place.objective import Ruler
 from fmsched.place.power import Feed, feeds, labels
 from fmsched.place.ways import Ways, ways_of
-from fmsched.place.zones import Zones, reaches_nobody, zones_of
+from fmsched.place.zones import Zones, shapes_alone, zones_of
 
+KnownWays = dict[tuple[ResourceGroup, ...], dict[tuple[object, ...], Ways]]
 Spans = tuple[tuple[int, str], ...]  # (zone, multi-node NVLink domain; empty where it plays no part)
 
 
@@ -51,12 +52,19 @@ class Problem:
 
 
 def problem_of(
-    snapshot: Snapshot, request: Request, ruler: Ruler, *, spanning: bool = True, masks: Sequence[int] | None = None
+    snapshot: Snapshot,
+    request: Request,
+    ruler: Ruler,
+    *,
+    spanning: bool = True,
+    masks: Sequence[int] | None = None,
+    known: KnownWays | None = None,
 ) -> Problem:
     """Counts what the request could use. No search.
 
     spanning    without it, every instance lies on one node
     masks       free_masks(snapshot), where they are known already
+    known       ways of nodes that earlier questions with the same ruler and topology have found; grows
     """
     topology = snapshot.topology
     if masks is None:
@@ -73,7 +81,7 @@ def problem_of(
     spans_exact = True
     if spanning:
         span_zones, spans_exact = _span_zones(snapshot, request, bins, group_zones)
-    kept, ways = _ways(request, bins, span_zones, ruler)
+    kept, ways = _ways(request, bins, span_zones, ruler, {} if known is None else known)
     zones = [zones for zones in group_zones if zones is not None] + [stage.zones for stage in stages]
     return Problem(
         snapshot,
@@ -119,12 +127,18 @@ def _span_zones(
                 exact = False
                 found.append([() for _ in bins])
                 continue
-        found.append([_spans_from(group, item, zones.of_bin[b] if zones else (0,), reaches) for b, item in enumerate(bins)])
+        alone = shapes_alone(bins, reaches)
+        found.append(
+            [
+                () if id(item.shape) in alone else _spans_from(group, item, zones.of_bin[b] if zones else (0,))
+                for b, item in enumerate(bins)
+            ]
+        )
     return found, exact
 
 
-def _spans_from(group: ResourceGroup, item: Bin, zones: tuple[int, ...], reaches: Sequence[Reach]) -> Spans:
-    if group.gpus == 1 or reaches_nobody(item, reaches):
+def _spans_from(group: ResourceGroup, item: Bin, zones: tuple[int, ...]) -> Spans:
+    if group.gpus == 1:
         return ()
     if not relations.spans_only_by_nvlink(group):
         return tuple((zone, "") for zone in zones)
@@ -133,10 +147,10 @@ def _spans_from(group: ResourceGroup, item: Bin, zones: tuple[int, ...], reaches
 
 
 def _ways(
-    request: Request, bins: Sequence[Bin], span_zones: Sequence[Sequence[Spans]], ruler: Ruler
+    request: Request, bins: Sequence[Bin], span_zones: Sequence[Sequence[Spans]], ruler: Ruler, all_known: KnownWays
 ) -> tuple[list[int], tuple[Ways, ...]]:
     """(bins that are of any use, their ways). Bins of one kind share the computation."""
-    known: dict[tuple[object, ...], Ways] = {}
+    known = all_known.setdefault(request.groups, {})
     kept, found = [], []
     for b, item in enumerate(bins):
         spans = tuple(bool(of_bin[b]) for of_bin in span_zones)

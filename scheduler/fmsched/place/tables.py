@@ -26,6 +26,7 @@ from fmsched.place.objective import LEFT_IN
 from fmsched.place.onegroup import NONE, CountMerge, LeafStep, default_bands, leaf_tables, merge
 from fmsched.place.options import Kind, Packing, Vector, kinds, packing, raw_options
 from fmsched.place.problem import Problem
+from fmsched.place.room import fits
 from fmsched.place.worth import Worth, leaves_worth
 from fmsched.place.zones import Zones
 
@@ -51,10 +52,15 @@ class Step:
 
 
 def search(problem: Problem, unit: int = 1) -> Found | Infeasible | None:
-    """The best counts, proven; None where the tables do not apply.
+    """The best counts, proven, or that there are none; None where the tables do not apply.
 
     unit    with one group: every leaf group takes a multiple of so many instances
     """
+    found = _search(problem, unit)
+    return Infeasible() if found is None and fits(problem) is False else found
+
+
+def _search(problem: Problem, unit: int) -> Found | Infeasible | None:
     shape = tuple(problem.request.replicas + 1 for _ in problem.request.groups)
     if not problem.bins or prod(shape) > STATES_MAX:
         return None
@@ -78,6 +84,8 @@ def search(problem: Problem, unit: int = 1) -> Found | Infeasible | None:
             return found
     leaves = sorted(worth.leaves)
     nodes = kinds(problem, raw, packed, leaves)
+    if len(shape) == 1 and sum(rooms(nodes, len(leaves))) < problem.request.replicas:
+        return Infeasible()
     if _work(problem, nodes, leaves, shape) > WORK_MAX:
         return None
     return _Tables(problem, packed, nodes, leaves, limits, shape, unit, exactly=(worth.level, worth.number)).run()
