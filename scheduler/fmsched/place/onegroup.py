@@ -6,7 +6,7 @@ the other: the first decides nearly always, the others are looked at only where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,67 +98,77 @@ def merge(
     tables: Limbs, parts: Sequence[Sequence[int]], bands: Sequence[Sequence[Band]], width: int
 ) -> tuple[Limbs, list[CountMerge]]:
     """Tables of domains from those of their parts; entries outside the bands are left out."""
-    merged = [np.zeros((len(parts), width), dtype=np.int64) for _ in tables]
-    merged[0][:, 1:] = NONE
+    padding = len(tables[0][0])  # entries before the first, so that every share of a part can be taken from every entry
+    padded = [np.zeros((len(parts), padding + width), dtype=np.int64) for _ in tables]
+    padded[0][...] = NONE
+    padded[0][:, padding] = 0
     merges = [CountMerge({}, {}) for _ in range(max(map(len, parts)))]
     for row, (mine, of_part) in enumerate(zip(parts, bands, strict=True)):
+        here = [limb[row] for limb in padded]
         for position, (part, band) in enumerate(zip(mine, of_part, strict=True)):
             merges[position].part_of[row] = part
             below = [limb[part] for limb in tables]
-            shares = band.shares[band.shares < len(below[0])]
+            shares = band.shares[band.shares < padding]
             shares = shares[below[0][shares] < NONE]
             if len(shares) < 2:
                 continue
-            here = [limb[row] for limb in merged]
-            found = [_best_split(here, below, shares, *run) for run in _runs(band.entries, width, len(shares))]
-            here[0][1:] = NONE
-            for (first, last), (values, _) in zip(_runs(band.entries, width, len(shares)), found, strict=True):
+            runs = _runs(band.entries, width, len(shares))
+            costs = [limb[shares] for limb in below]
+            found = [_best_split(here, costs, shares, first + padding, last - first + 1) for first, last in runs]
+            here[0][padding + 1 :] = NONE
+            for (first, last), (values, _) in zip(runs, found, strict=True):
                 for limb, best in zip(here, values, strict=True):
-                    limb[first : last + 1] = best
+                    limb[padding + first : padding + last + 1] = best
             if found:
-                entries = np.concatenate([np.arange(a, b + 1) for a, b in _runs(band.entries, width, len(shares))])
+                entries = np.concatenate([np.arange(first, last + 1) for first, last in runs])
                 merges[position].chosen[row] = entries, np.concatenate([chosen for _, chosen in found])
-    return merged, merges
+    return [limb[:, padding:] for limb in padded], merges
 
 
-def _runs(entries: Ints, width: int, shares: int) -> Iterator[tuple[int, int]]:
+def _runs(entries: Ints, width: int, shares: int) -> list[tuple[int, int]]:
     """The entries as intervals, none of them too long for one matrix."""
     entries = entries[entries < width]
     if not len(entries):
-        return
+        return []
     most = max(GAP_MAX, ENTRIES_MAX // shares)
-    breaks = np.flatnonzero(np.diff(entries) > GAP_MAX)
-    firsts, lasts = [0, *(breaks + 1).tolist()], [*breaks.tolist(), len(entries) - 1]
-    for a, b in zip(firsts, lasts, strict=True):
-        first, last = int(entries[a]), int(entries[b])
-        for start in range(first, last + 1, most):
-            yield start, min(last, start + most - 1)
+    (breaks,) = (entries[1:] - entries[:-1] > GAP_MAX).nonzero()
+    firsts = [int(entries[0]), *entries[breaks + 1].tolist()]
+    lasts = [*entries[breaks].tolist(), int(entries[-1])]
+    return [
+        (start, min(last, start + most - 1))
+        for first, last in zip(firsts, lasts, strict=True)
+        for start in range(first, last + 1, most)
+    ]
 
 
-def _best_split(before: Limbs, part: Limbs, shares: Ints, first: int, last: int) -> tuple[Limbs, Ints]:
-    """For `first` to `last` instances, the best cost of before[n - share] + part[share], and the share."""
-    low = max(0, first - int(shares[-1]))
-    padding = int(shares[-1]) - (first - low)
-    window = np.concatenate((np.full(padding, NONE, dtype=np.int64), before[0][low : last + 1]))
-    width = last - first + 1
-    offered = np.lib.stride_tricks.sliding_window_view(window, width)[shares[-1] - shares] + part[0][shares, None]
+def _best_split(before: Limbs, part: Limbs, shares: Ints, first: int, width: int) -> tuple[Limbs, Ints]:
+    """For `width` entries of `before` from `first` on: the best cost of before[n - share] + part[share], and the share."""
+    top = int(shares[-1])
+    window = before[0][first - top : first + width]
+    step = window.itemsize
+    shifted = np.ndarray((top + 1, width), np.int64, window, strides=(step, step))  # row r: from entry first - top + r on
+    offered = shifted[top - shares]
+    offered += part[0][:, None]
     best = offered.min(axis=0)
-    possible = best < NONE
-    best = np.where(possible, best, NONE)
+    equal = offered == best
+    equal &= best < NONE
+    np.minimum(best, NONE, out=best)
     values = [best] + [np.zeros(width, dtype=np.int64) for _ in part[1:]]
     chosen = np.zeros(width, dtype=np.int64)
-    column, which = np.nonzero((offered == best).T & possible[:, None])
+    column, which = equal.T.nonzero()
+    if not len(column):
+        return values, chosen
     for old, mine, value in zip(before[1:], part[1:], values[1:], strict=True):
-        share = shares[which]
-        costs = old[first + column - share] + mine[share]
-        starts = np.flatnonzero(np.diff(column, prepend=-1))
-        if not len(starts):
-            break
+        costs = old[first + column - shares[which]] + mine[which]
+        begins = np.concatenate(([True], column[1:] != column[:-1]))
+        (starts,) = begins.nonzero()
+        if len(starts) == len(column):
+            value[column] = costs
+            continue
         least = np.minimum.reduceat(costs, starts)
         value[column[starts]] = least
-        if len(starts) < len(column):
-            equal = costs == np.repeat(least, np.diff(starts, append=len(column)))
-            column, which = column[equal], which[equal]
+        best_of = costs == least[begins.cumsum() - 1]
+        column, which = column[best_of], which[best_of]
     chosen[column[::-1]] = shares[which[::-1]]  # the first of several
     return values, chosen
 
