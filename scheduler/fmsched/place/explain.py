@@ -7,7 +7,7 @@ the whole request, with that change alone, has a placement. "never" is judged on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from fmsched.place.counts import within_feeds
 from fmsched.place.cpsat import Found, feasible
 from fmsched.place.hosts import free_masks
 from fmsched.place.objective import Ruler, ruler_of
-from fmsched.place.problem import Problem, problem_of
+from fmsched.place.problem import KnownWays, Problem, problem_of
 from fmsched.place.room import fits
 
 # Jobs, GPUs or nodes tried one by one as the single thing whose return would help; beyond it they are tried together.
@@ -37,6 +37,7 @@ class _Oracle:
         self._ruler = ruler
         self._left = budget.explain_solves_max
         self._seconds = budget.deterministic_s
+        self._ways: KnownWays = {}
         self._free: tuple[Snapshot, list[int]] | None = None  # of the last snapshot: many questions are about the same one
 
     def can(self, snapshot: Snapshot, request: Request) -> bool | None:
@@ -50,11 +51,11 @@ class _Oracle:
         if self._free is None or self._free[0] is not snapshot:
             self._free = snapshot, free_masks(snapshot)
         masks = self._free[1]
-        narrow = problem_of(snapshot, request, self._ruler, spanning=False, masks=masks)
+        narrow = problem_of(snapshot, request, self._ruler, spanning=False, masks=masks, known=self._ways)
         counted = fits(narrow)
         if counted or (counted is None and self._by_tables(narrow)):
             return True
-        wide = problem_of(snapshot, request, self._ruler, masks=masks)
+        wide = problem_of(snapshot, request, self._ruler, masks=masks, known=self._ways)
         answer = fits(wide) if wide.spans else counted
         if answer is None:
             answer = feasible(wide, self._seconds)
@@ -229,15 +230,25 @@ def _jobs_end(snapshot: Snapshot, request: Request) -> Iterator[Change]:
     jobs = sorted(holders, key=lambda job: (len(holders[job]) < largest, len(holders[job]), job))
     for job in jobs[:SINGLES_MAX]:
         yield Change(
-            f"the end of job {job}, which holds {words.gpus(len(holders[job]))}", _released(snapshot, {job}), request
+            f"the end of job {job}, which holds {words.gpus(len(holders[job]))}",
+            _released(snapshot, holders, [job]),
+            request,
         )
     for count in _growing(len(jobs)):
         names = words.listed([f"{job} ({len(holders[job])} GPUs)" for job in jobs[:count]])
-        yield Change(f"the end of jobs {names}", _released(snapshot, set(jobs[:count])), request)
+        yield Change(f"the end of jobs {names}", _released(snapshot, holders, jobs[:count]), request)
 
 
-def _released(snapshot: Snapshot, jobs: set[str]) -> Snapshot:
-    return replace(snapshot, held={gpu: job for gpu, job in snapshot.held.items() if job not in jobs})
+def _released(snapshot: Snapshot, holders: Mapping[str, Sequence[GpuId]], jobs: Sequence[str]) -> Snapshot:
+    gone = set(jobs)
+    if 2 * sum(len(holders[job]) for job in jobs) > len(snapshot.held):
+        held = {gpu: job for gpu, job in snapshot.held.items() if job not in gone}
+    else:
+        held = dict(snapshot.held)  # copied whole, and little taken away: a GPU costs more to enter than to copy
+        for job in jobs:
+            for gpu in holders[job]:
+                del held[gpu]
+    return replace(snapshot, held=held)
 
 
 def _repairs(snapshot: Snapshot, request: Request) -> Iterator[Change]:

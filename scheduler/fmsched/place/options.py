@@ -6,9 +6,12 @@ A cost is the whole lexicographic objective, packed into as few 64-bit numbers (
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
+
+import numpy as np
+import numpy.typing as npt
 
 from fmsched.place.objective import LEFT_IN, preference_step
 from fmsched.place.problem import Problem
@@ -18,6 +21,7 @@ OPTIONS_MAX = 400  # mixtures of groups on one kind of node
 LIMB_BITS = 60
 
 Vector = tuple[int, ...]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,33 @@ class Packing:
         """The value of one term of a packed cost."""
         limb, weight = self._limb[term]
         return cost[limb] // weight % (self._most[term] + 1) * self._units[term]
+
+    @property
+    def terms(self) -> int:
+        """How many terms there are."""
+        return len(self._most)
+
+    def steps(self, term: int, cost: Sequence[int]) -> int:
+        """The value of one term, in its unit."""
+        return self.value(term, cost) // self._units[term]
+
+    def values(self, cost: Sequence[int]) -> dict[int, int]:
+        """The values of all terms of a packed cost."""
+        return {term: self.value(term, cost) for term in range(self.terms)}
+
+    def resized(self, most: Sequence[int]) -> Packing:
+        """The same terms in the same units, for other greatest values."""
+        return Packing(self._units, most)
+
+    def spread(self, costs: Ints, packed: Packing, none: int) -> list[Ints]:
+        """By limb, costs that another packing of the same terms holds in one limb; `none` and above stay `none`."""
+        found = [np.zeros_like(costs) for _ in range(self.count)]
+        for term, (limb, weight) in enumerate(self._limb):
+            size = packed._most[term] + 1
+            if size > 1:
+                found[limb] += costs // packed._limb[term][1] % size * weight
+        found[0][costs >= none] = none
+        return found
 
     def pack(self, values: Mapping[int, int]) -> Vector:
         """By limb, the cost of these term values."""
@@ -160,7 +191,22 @@ def packing(problem: Problem, raw: Raw) -> Packing:
         else:
             units.append(1)
             most.append(instances * 2)
-    return Packing(units, most)
+    return Packing(units, _tighter(problem, terms, most))
+
+
+def _tighter(problem: Problem, terms: Collection[int], most: Sequence[int]) -> list[int]:
+    """With one group: no more nodes and domains than there are."""
+    if len(problem.request.groups) > 1:
+        return list(most)
+    instances = problem.request.replicas
+    nodes = min(instances, sum(item.count for item in problem.bins))
+    found = [top // instances * nodes if term in terms else top for term, top in enumerate(most)]
+    for level, name in zip(problem.ruler.levels, problem.ruler.level_names, strict=True):
+        domain = problem.snapshot.topology.domains[level]
+        job = problem.ruler.names.index(f"{name} spanned by the job")
+        domains = max(2, len({int(domain[item.leaf]) for item in problem.bins}))  # 2: the least that several are
+        found[job : job + 2] = [min(top, domains) for top in found[job : job + 2]]
+    return found
 
 
 def kinds(problem: Problem, raw: Raw, packing: Packing, leaves: Sequence[int]) -> list[Kind]:

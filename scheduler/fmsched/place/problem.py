@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from fmsched.model.job import Reach, Request, ResourceGroup
+from fmsched.model.job import Request, ResourceGroup
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import nvlink, relations
-from fmsched.place.hosts import Bin, bins_of, free_masks, static_of
+from fmsched.place.hosts import Bin, bins_of, free_masks, leaf_free_of
 from fmsched.place.nodes import caps, excluded
 from fmsched.place.objective import Ruler
 from fmsched.place.power import Feed, feeds, labels
 from fmsched.place.ways import Ways, ways_of
-from fmsched.place.zones import Zones, reaches_nobody, zones_of
+from fmsched.place.zones import Zones, shapes_alone, zones_of
 
+KnownWays = dict[tuple[ResourceGroup, ...], dict[tuple[object, ...], Ways]]
 Spans = tuple[tuple[int, str], ...]  # (zone, multi-node NVLink domain; empty where it plays no part)
 
 
@@ -52,12 +53,19 @@ class Problem:
 
 
 def problem_of(
-    snapshot: Snapshot, request: Request, ruler: Ruler, *, spanning: bool = True, masks: Sequence[int] | None = None
+    snapshot: Snapshot,
+    request: Request,
+    ruler: Ruler,
+    *,
+    spanning: bool = True,
+    masks: Sequence[int] | None = None,
+    known: KnownWays | None = None,
 ) -> Problem:
     """Counts what the request could use. No search.
 
     spanning    without it, every instance lies on one node
     masks       free_masks(snapshot), where they are known already
+    known       ways of nodes that earlier questions with the same ruler and topology have found; grows
     """
     topology = snapshot.topology
     if masks is None:
@@ -75,10 +83,7 @@ def problem_of(
     spans_exact = True
     if spanning:
         span_zones, spans_exact = _span_zones(snapshot, request, bins, group_zones)
-    kept, ways = _ways(request, bins, span_zones, ruler)
-    leaf_free = [0] * len(topology.leaves)
-    for leaf, mask in zip(static_of(topology).leaf_of, masks, strict=True):
-        leaf_free[leaf] += mask.bit_count()
+    kept, ways = _ways(request, bins, span_zones, ruler, {} if known is None else known)
     zones = [zones for zones in group_zones if zones is not None] + [stage.zones for stage in stages]
     return Problem(
         snapshot,
@@ -91,7 +96,7 @@ def problem_of(
         tuple(StagePair(stage.first, stage.second, _keep(stage.zones, kept)) for stage in stages),
         may_bind,
         tuple(masks),
-        tuple(leaf_free),
+        leaf_free_of(topology, masks),
         any(item.fragment for of_kind in {id(each): each for each in ways}.values() for item in of_kind.items),
         spans_exact and all(item.exact for item in ways) and all(item.complete for item in zones),
     )
@@ -132,7 +137,11 @@ def _span_zones(
                 exact = False
                 found.append([() for _ in bins])
                 continue
-        spans = [_spans_from(group, item, zones.of_bin[b] if zones else (0,), reaches) for b, item in enumerate(bins)]
+        alone = shapes_alone(bins, reaches)
+        spans = [
+            () if id(item.shape) in alone else _spans_from(group, item, zones.of_bin[b] if zones else (0,))
+            for b, item in enumerate(bins)
+        ]
         if nvlink.asks(group):
             fit = [
                 nvlink.domain_enough(snapshot.topology, i.shape, i.nvlink_domain, group) if s else True
@@ -148,8 +157,8 @@ def _span_zones(
     return found, exact
 
 
-def _spans_from(group: ResourceGroup, item: Bin, zones: tuple[int, ...], reaches: Sequence[Reach]) -> Spans:
-    if group.gpus == 1 or reaches_nobody(item, reaches):
+def _spans_from(group: ResourceGroup, item: Bin, zones: tuple[int, ...]) -> Spans:
+    if group.gpus == 1:
         return ()
     if not relations.spans_only_by_nvlink(group):
         return tuple((zone, "") for zone in zones)
@@ -158,10 +167,10 @@ def _spans_from(group: ResourceGroup, item: Bin, zones: tuple[int, ...], reaches
 
 
 def _ways(
-    request: Request, bins: Sequence[Bin], span_zones: Sequence[Sequence[Spans]], ruler: Ruler
+    request: Request, bins: Sequence[Bin], span_zones: Sequence[Sequence[Spans]], ruler: Ruler, all_known: KnownWays
 ) -> tuple[list[int], tuple[Ways, ...]]:
     """(bins that are of any use, their ways). Bins of one kind share the computation."""
-    known: dict[tuple[object, ...], Ways] = {}
+    known = all_known.setdefault(request.groups, {})
     kept, found = [], []
     for b, item in enumerate(bins):
         spans = tuple(bool(of_bin[b]) for of_bin in span_zones)

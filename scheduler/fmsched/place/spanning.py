@@ -12,13 +12,19 @@ from dataclasses import replace
 
 from fmsched.place import tables
 from fmsched.place.counts import PoolKey
-from fmsched.place.cpsat import Counts, Found
+from fmsched.place.cpsat import Counts, Found, Infeasible
 from fmsched.place.problem import Problem
+from fmsched.place.room import fits
 from fmsched.place.ways import Ways
 
 
-def search(problem: Problem) -> Found | None:
-    """The best counts, proven; None where this does not apply, or no placement keeps its instances inside leaf groups."""
+def search(problem: Problem) -> Found | Infeasible | None:
+    """The best counts, proven, or that there are none.
+
+    None where this does not apply, or no placement keeps its instances inside leaf groups.
+    """
+    if fits(problem) is False:
+        return Infeasible()
     if len(problem.request.groups) > 1 or not _applies(problem):
         return None
     size = problem.request.groups[0].gpus

@@ -20,16 +20,18 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from fmsched.place.bands import Bands, bands_of, domain_numbers
 from fmsched.place.cpsat import Counts, Found, Infeasible
 from fmsched.place.objective import LEFT_IN
+from fmsched.place.onegroup import NONE, CountMerge, LeafStep, default_bands, leaf_tables, merge
 from fmsched.place.options import Kind, Packing, Vector, kinds, packing, raw_options
 from fmsched.place.problem import Problem, apart_domains
+from fmsched.place.room import fits
 from fmsched.place.worth import Worth, leaves_worth
 from fmsched.place.zones import Zones
 
 STATES_MAX = 8192  # entries of one table: the product of (replicas + 1) over the groups
 WORK_MAX = 100_000_000  # table entries touched: about a second
-NONE = 1 << 61  # no such placement; a sum of two still fits 64 bits
 
 Ints = npt.NDArray[np.int64]
 Limbs = list[Ints]
@@ -44,12 +46,21 @@ class Step:
     row_of: Mapping[int, int]
     choice: npt.NDArray[np.int16]
 
+    def taken(self, row: int, state: int) -> int:
+        """The option taken there; 0: none, else its number + 1."""
+        return int(self.choice[self.row_of[row]].reshape(-1)[state])
+
 
 def search(problem: Problem, unit: int = 1) -> Found | Infeasible | None:
-    """The best counts, proven; None where the tables do not apply.
+    """The best counts, proven, or that there are none; None where the tables do not apply.
 
     unit    with one group: every leaf group takes a multiple of so many instances
     """
+    found = _search(problem, unit)
+    return Infeasible() if found is None and fits(problem) is False else found
+
+
+def _search(problem: Problem, unit: int) -> Found | Infeasible | None:
     shape = tuple(problem.request.replicas + 1 for _ in problem.request.groups)
     if not problem.bins or prod(shape) > STATES_MAX:
         return None
@@ -64,12 +75,20 @@ def search(problem: Problem, unit: int = 1) -> Found | Infeasible | None:
     worth = Worth(frozenset(item.leaf for item in problem.bins))
     if not limits.equal and not limits.apart:
         worth = leaves_worth(problem, raw, frozenset(limits.whole), unit)
-    leaves = sorted(worth.leaves)
     packed = packing(problem, raw)
+    bands = bands_of(problem, sorted(worth.leaves), worth.room) if worth.room else None
+    if bands is not None and bands.work <= WORK_MAX:
+        nodes = kinds(problem, raw, packed, bands.leaves)
+        found = _Tables(problem, packed, nodes, bands.leaves, limits, shape, unit, bands=bands).run()
+        if isinstance(found, Found):
+            return found
+    leaves = sorted(worth.leaves)
     nodes = kinds(problem, raw, packed, leaves)
+    if len(shape) == 1 and sum(rooms(nodes, len(leaves))) < problem.request.replicas:
+        return Infeasible()
     if _work(problem, nodes, leaves, shape) > WORK_MAX:
         return None
-    return _Tables(problem, packed, nodes, worth, limits, shape, unit).run()
+    return _Tables(problem, packed, nodes, leaves, limits, shape, unit, exactly=(worth.level, worth.number)).run()
 
 
 def _work(problem: Problem, nodes: Sequence[Kind], leaves: Sequence[int], shape: Vector) -> int:
@@ -185,20 +204,15 @@ class Merge:
     row_of: Mapping[int, int]
     choice: npt.NDArray[np.int32]
 
+    def share(self, row: int, state: int) -> int:
+        """The part's share of the domain's state."""
+        return int(self.choice[self.row_of[row]].reshape(-1)[state])
+
 
 @dataclass(slots=True)
 class Level:
-    merges: list[Merge]
+    merges: Sequence[Merge | CountMerge]
     domain_of: dict[int, int]  # row below → row here
-
-
-@dataclass(frozen=True, slots=True)
-class Needed:
-    """With one group: entries `first` to `last` of a domain's table; of the part that is added, no instance or at least `least`."""
-
-    first: int
-    last: int
-    least: int
 
 
 class _Tables:
@@ -209,17 +223,20 @@ class _Tables:
         problem: Problem,
         packing: Packing,
         kinds: Sequence[Kind],
-        worth: Worth,
+        leaves: Sequence[int],
         limits: Limits,
         shape: Vector,
         unit: int,
+        *,
+        bands: Bands | None = None,
+        exactly: tuple[int, int] = (-1, 0),  # so many domains of this level (position in ruler.levels) hold the job
     ) -> None:
         self._problem, self._packing, self._kinds = problem, packing, kinds
-        self._worth, self._limits, self._shape = worth, limits, shape
-        self._leaves = sorted(worth.leaves)
+        self._leaves, self._limits, self._shape = leaves, limits, shape
+        self._bands, self._exactly = bands, exactly
         self._unit = unit
         self._full = prod(shape) - 1  # the flat state in which everything is placed
-        self._steps: list[Step] = []
+        self._steps: Sequence[Step | LeafStep] = []
         self._levels: list[Level] = []
         self._free: dict[int, Mapping[int, int]] = {}
         self._groups = len(problem.request.groups)
@@ -239,6 +256,8 @@ class _Tables:
             if alone is not None:
                 self._keep_only(alone)
                 return self._found(tables, alone)
+            if self._bands is not None and at == len(self._bands.merges):
+                return Infeasible()  # not inside the bands
         if len(labels) > 1:
             tables, labels = self._merge(tables, [0] * len(labels), labels, len(levels) - 1)
         if not self._whole(tables) or tables[0].reshape(len(tables[0]), -1)[0, -1] >= NONE:
@@ -249,14 +268,16 @@ class _Tables:
         """Whether the tables go up to the whole job; those of leaf groups end at what a leaf group can hold."""
         return prod(tables[0].shape[1:]) > self._full
 
-    def _found(self, tables: Limbs, row: int) -> Found:
+    def _found(self, tables: Limbs, row: int) -> Found | Infeasible:
         cost = [int(limb[row].reshape(-1)[-1]) for limb in tables]
+        if self._bands is not None and not self._bands.proven(self._problem.ruler, self._packing.values(cost)):
+            return Infeasible()
         return Found(self._counts(), None, self._packing.value(0, cost))
 
     def _alone(self, tables: Limbs, at: int, labels: Sequence[int]) -> int | None:
         """The row of the domain that holds the whole job better than any two of this level could; None where there is none.
 
-        Two domains cost at least a 2 in the span of this level, whatever else, and a 1 in all wider ones.
+        Two domains cost at least a 2 in the spans of this level, whatever else, and in all wider ones a 1, and a 1 for every group.
         """
         if not self._whole(tables):
             return None
@@ -272,7 +293,8 @@ class _Tables:
             for row, each in zip(fit, wider, strict=True)
         ]
         best = min(range(len(fit)), key=costs.__getitem__)
-        two = self._packing.pack({span[at]: 2} | dict.fromkeys(span[at + 1 :], 1))
+        of_groups = {term + 1: self._groups for term in span[at + 1 :]}
+        two = self._packing.pack({span[at]: 2, span[at] + 1: 2} | dict.fromkeys(span[at + 1 :], 1) | of_groups)
         return fit[best] if costs[best] < two else None
 
     def _wider(self, at: int, leaf: int) -> Vector:
@@ -299,8 +321,7 @@ class _Tables:
         return self._free[level]
 
     def _keep_only(self, row: int) -> None:
-        merge = Merge({0: row}, {0: 0}, np.zeros((1, *self._shape), dtype=np.int32))
-        merge.choice.reshape(-1)[-1] = self._full
+        merge = Merge({0: row}, {0: 0}, np.full((1, *self._shape), self._full, dtype=np.int32))
         self._levels.append(Level([merge], {}))
 
     def _empty(self, rows: int, shape: Vector) -> Limbs:
@@ -317,7 +338,14 @@ class _Tables:
         return (min(self._full, max(rooms(self._kinds, len(self._leaves)))) + 1,)
 
     def _leaf_tables(self) -> Limbs:
-        tables = self._empty(len(self._leaves), self._leaf_shape())
+        shape = self._leaf_shape()
+        if self._groups == 1:
+            found = leaf_tables(self._kinds, self._packing, len(self._leaves), shape[0])
+            if found is not None:
+                self._steps = found[1]
+                return found[0]
+        tables = self._empty(len(self._leaves), shape)
+        steps = []
         for kind in self._kinds:
             for position in range(max(map(len, kind.bins))):
                 rows = [row for row, bins in enumerate(kind.bins) if len(bins) > position]
@@ -328,7 +356,8 @@ class _Tables:
                     self._offer(after, before, choice, option.vector, [np.int64(cost) for cost in option.cost], number + 1)
                 for limb, new in zip(tables, after, strict=True):
                     limb[rows] = new
-                self._steps.append(Step(kind, position, {row: i for i, row in enumerate(rows)}, choice))
+                steps.append(Step(kind, position, {row: i for i, row in enumerate(rows)}, choice))
+        self._steps = steps
         return tables
 
     def _offer(
@@ -383,54 +412,40 @@ class _Tables:
         """Tables of domains from those of their parts, which are of level number `below`; also one leaf group of each, to know it by."""
         order = list(dict.fromkeys(domains))
         parts = [[row for row, domain in enumerate(domains) if domain == wanted] for wanted in order]
-        merged = self._empty(len(order), self._shape)
-        ranges = self._ranges(tables, parts, below) if self._groups == 1 else []
-        merges = [self._add_part(merged, tables, parts, position, ranges) for position in range(max(map(len, parts)))]
+        merges: Sequence[Merge | CountMerge]
+        if self._groups == 1:
+            merged, merges = self._merge_counts(tables, parts, order, domain_numbers(self._problem, labels, below), below)
+        else:
+            merged = self._empty(len(order), self._shape)
+            merges = [self._add_part(merged, tables, parts, position) for position in range(max(map(len, parts)))]
         self._levels.append(Level(merges, {row: at for at, mine in enumerate(parts) for row in mine}))
         return merged, [labels[mine[0]] for mine in parts]
 
-    def _ranges(self, tables: Limbs, parts: Sequence[Sequence[int]], below: int) -> list[list[Needed]]:
-        """With one group, by domain and position: what is needed of the part, and of the domain's table once it is in it."""
+    def _merge_counts(
+        self, tables: Limbs, parts: Sequence[Sequence[int]], domains: Sequence[int], numbers: Sequence[int], below: int
+    ) -> tuple[Limbs, Sequence[CountMerge]]:
+        """With one group: only in the bands that matter. Numbers of the domains and, by row, of their parts."""
         room = [int(np.flatnonzero(row < NONE)[-1]) for row in tables[0]]
-        total = sum(room)
-        found: list[list[Needed]] = []
-        for mine in parts:
-            held = 0
-            found.append([])
-            largest = sorted((room[row] for row in mine), reverse=True)[: self._worth.number]
-            for row in mine:
-                held += room[row]
-                least = 1
-                if below == self._worth.level:
-                    # Exactly so many parts hold the job: with the others full, this one holds the rest.
-                    others = sum(largest) - (room[row] if room[row] >= largest[-1] else largest[-1])
-                    least = max(1, self._full - others)
-                found[-1].append(Needed(*_needed(self._full, total, held), least))
-        return found
+        width = min(self._full, max(sum(room[row] for row in mine) for mine in parts)) + 1
+        if self._bands is not None:
+            known = self._bands.merges[below]
+            bands = [[known[domain][numbers[row]] for row in mine] for domain, mine in zip(domains, parts, strict=True)]
+            return merge(tables, parts, bands, width)
+        level, number = self._exactly
+        return merge(tables, parts, default_bands(room, parts, self._full, number if below == level else 0), width)
 
-    def _add_part(
-        self,
-        merged: Limbs,
-        tables: Limbs,
-        parts: Sequence[Sequence[int]],
-        position: int,
-        ranges: Sequence[Sequence[Needed]],
-    ) -> Merge:
+    def _add_part(self, merged: Limbs, tables: Limbs, parts: Sequence[Sequence[int]], position: int) -> Merge:
         rows = [at for at, mine in enumerate(parts) if len(mine) > position]
         below = [parts[at][position] for at in rows]
         before = [limb[rows] for limb in merged]
         after = [limb.copy() for limb in before]
         choice = np.zeros(after[0].shape, dtype=np.int32)
         part = [limb[below].reshape(len(rows), -1) for limb in tables]
-        if self._groups == 1:
-            for row, at in enumerate(rows):
-                _add_counts(row, after, before, part, choice, ranges[at][position])
-        else:
-            lift = (slice(None), *(None for _ in self._shape))
-            for state in np.flatnonzero((part[0] < NONE).any(axis=0)).tolist():
-                if state:
-                    vector = tuple(int(n) for n in np.unravel_index(state, self._shape))
-                    self._offer(after, before, choice, vector, [limb[:, state][lift] for limb in part], state)
+        lift = (slice(None), *(None for _ in self._shape))
+        for state in np.flatnonzero((part[0] < NONE).any(axis=0)).tolist():
+            if state:
+                vector = tuple(int(n) for n in np.unravel_index(state, self._shape))
+                self._offer(after, before, choice, vector, [limb[:, state][lift] for limb in part], state)
         for limb, new in zip(merged, after, strict=True):
             limb[rows] = new
         return Merge(dict(zip(rows, below, strict=True)), {row: i for i, row in enumerate(rows)}, choice)
@@ -440,19 +455,19 @@ class _Tables:
         wanted = {0: self._full}
         for level in reversed(self._levels):
             below: dict[int, int] = {}
-            for merge in reversed(level.merges):
-                for row, part in merge.part_of.items():
+            for part_in in reversed(level.merges):
+                for row, part in part_in.part_of.items():
                     state = wanted.get(row, 0)
-                    share = int(merge.choice[merge.row_of[row]].reshape(-1)[state])
+                    share = part_in.share(row, state)
                     below[part] = share
                     wanted[row] = self._minus(state, share)
             wanted = below
         ways: defaultdict[tuple[int, int], int] = defaultdict(int)
         whole: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         for step in reversed(self._steps):
-            for row, i in step.row_of.items():
-                state = wanted.get(row, 0)
-                taken = int(step.choice[i].reshape(-1)[state]) if state else 0
+            for row in [row for row, state in wanted.items() if state and row in step.row_of]:
+                state = wanted[row]
+                taken = step.taken(row, state)
                 if taken:
                     option = step.kind.options[taken - 1]
                     b = step.kind.bins[row][step.position]
@@ -466,28 +481,3 @@ class _Tables:
     def _minus(self, state: int, share: int) -> int:
         """Flat states subtract digit by digit, and no digit of the share is greater."""
         return state - share
-
-
-def _add_counts(row: int, after: Limbs, before: Limbs, part: Limbs, choice: npt.NDArray[np.int32], needed: Needed) -> None:
-    """As _offer for every state of the part at once, where a state is one number: entry n becomes the best of before[n - k] + part[k],
-    for the n that are needed."""
-    first, last = needed.first, needed.last
-    shares = np.flatnonzero(part[0][row] < NONE)
-    shares = shares[(shares == 0) | (shares >= needed.least)]
-    padding = int(shares[-1])
-    width = last - first + 1
-    if width <= 0:
-        return
-    equal: npt.NDArray[np.bool_] | None = None
-    for number, (old, mine) in enumerate(zip(before, part, strict=True)):
-        padded = np.concatenate((np.full(padding, 0 if number else NONE, dtype=np.int64), old[row]))[
-            first : last + padding + 1
-        ]
-        offered = np.lib.stride_tricks.sliding_window_view(padded, width)[padding - shares] + mine[row][shares, None]
-        if equal is not None:
-            offered[~equal] = NONE
-        best = offered.min(axis=0)
-        after[number][row, first : last + 1] = best if number else np.minimum(best, NONE)
-        equal = offered == best
-    assert equal is not None
-    choice[row, first : last + 1] = shares[equal.argmax(axis=0)]

@@ -12,7 +12,7 @@ from fmsched.model.job import GroupKind, Request, ResourceGroup
 from fmsched.model.placement import Why
 from fmsched.model.snapshot import Snapshot
 from fmsched.place.atoms import Atom, Constraint
-from fmsched.place.hosts import free_masks, mask_indices
+from fmsched.place.hosts import free_masks, mask_indices, static_of
 from fmsched.place.nodes import excluded, host_held
 from fmsched.place.nvlink import own
 from fmsched.place.power import drawn, watts_of
@@ -99,24 +99,28 @@ def _free(snapshot: Snapshot, request: Request) -> tuple[str, str, str]:
     families = list(dict.fromkeys(family for group in request.groups for family in group.families))
     if not all(group.families for group in request.groups):
         families = []
-    total: Counter[str] = Counter(
-        spec.family
-        for node in snapshot.topology.nodes
-        for spec in node.shape.gpus
-        if not families or spec.family in families
-    )
+    static = static_of(snapshot.topology)
+    total: Counter[str] = Counter()
+    for shape, nodes in Counter(static.shape_of).items():
+        for spec in static.shapes[shape].gpus:
+            if not families or spec.family in families:
+                total[spec.family] += nodes
     free: Counter[str] = Counter()
-    for node, mask in zip(snapshot.topology.nodes, free_masks(snapshot), strict=True):
-        free.update(node.shape.gpus[i].family for i in mask_indices(mask) if node.shape.gpus[i].family in total)
+    for (shape, mask), nodes in Counter(zip(static.shape_of, free_masks(snapshot), strict=True)).items():
+        for i in mask_indices(mask):
+            if (family := static.shapes[shape].gpus[i].family) in total:
+                free[family] += nodes
     best = (
         ", ".join(f"{free[family]} of {count} {family.upper()} free" for family, count in sorted(total.items()))
         or "no such GPU"
     )
     holders: Counter[str] = Counter()
+    fitting = [tuple(not families or spec.family in families for spec in shape.gpus) for shape in static.shapes]
+    index, shape_of = snapshot.topology.index, static.shape_of
     for gpu, job in snapshot.held.items():
-        if gpu.node in snapshot.topology.index:
-            family = snapshot.topology.node(gpu.node).shape.gpus[gpu.index].family
-            holders[job] += not families or family in families
+        node = index.get(gpu.node)
+        if node is not None:
+            holders[job] += fitting[shape_of[node]][gpu.index]
     jobs = [
         f"job {job} holds {count}"
         for job, count in sorted(holders.items(), key=lambda entry: (-entry[1], entry[0]))

@@ -8,8 +8,8 @@ and so on down. How many instances a domain holds is a plain sum over its nodes,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from fmsched.place.options import Raw
 from fmsched.place.problem import Problem
@@ -23,6 +23,9 @@ class Worth:
     leaves: frozenset[int]
     level: int = -1
     number: int = 0
+    room: Mapping[int, int] = field(
+        default_factory=dict
+    )  # by leaf group, instances on the most preferred GPUs; empty: not all fit there
 
 
 def leaves_worth(problem: Problem, raw: Raw, whole: frozenset[int], unit: int = 1) -> Worth:
@@ -51,12 +54,12 @@ def leaves_worth(problem: Problem, raw: Raw, whole: frozenset[int], unit: int = 
                 if number == best
                 for part in _of_use(problem, room, mine, best)
             ]
-            return Worth(frozenset(leaf for part in kept for leaf in part), at, best)
+            return Worth(frozenset(leaf for part in kept for leaf in part), at, best, room)
         candidates = [
             part for mine in parts for part in mine if sum(room[leaf] for leaf in part) >= problem.request.replicas
         ]
     found = frozenset(leaf for leaves in candidates for leaf in leaves)
-    return Worth(found) if found else every
+    return Worth(found, room=room) if found else every
 
 
 def _room(problem: Problem, raw: Raw) -> dict[int, int]:

@@ -35,7 +35,8 @@ class Zones:
 
 def zones_of(topology: Topology, bins: Sequence[Bin], reaches: Sequence[Reach]) -> Zones:
     """The zones of the bins' leaf groups under all of `reaches`. Bins of nodes that reach nobody must hold one node each."""
-    leaves = sorted({item.leaf for item in bins if not reaches_nobody(item, reaches)})
+    alone = shapes_alone(bins, reaches)
+    leaves = sorted({item.leaf for item in bins if id(item.shape) not in alone})
     cliques, disjoint, complete = _cliques(_compatible(topology, leaves, reaches))
     zones_of_leaf: dict[int, list[int]] = {leaf: [] for leaf in leaves}
     for number, clique in enumerate(cliques):
@@ -44,7 +45,7 @@ def zones_of(topology: Topology, bins: Sequence[Bin], reaches: Sequence[Reach]) 
     count = len(cliques)
     of_bin: list[tuple[int, ...]] = []
     for item in bins:
-        if reaches_nobody(item, reaches):
+        if id(item.shape) in alone:
             of_bin.append((count,))
             count += 1
         else:
@@ -52,9 +53,14 @@ def zones_of(topology: Topology, bins: Sequence[Bin], reaches: Sequence[Reach]) 
     return Zones(tuple(of_bin), count, disjoint, complete)
 
 
-def reaches_nobody(item: Bin, reaches: Sequence[Reach]) -> bool:
-    """Whether a node of the bin can keep up none of `reaches` with any other node."""
-    return any(hop_cap(reach) < 1 or item.shape.link_gbps < reach.min_link_gbps for reach in reaches)
+def shapes_alone(bins: Sequence[Bin], reaches: Sequence[Reach]) -> frozenset[int]:
+    """By identity, the shapes of nodes that can keep up none of `reaches` with any other node."""
+    shapes = {id(item.shape): item.shape for item in bins}
+    return frozenset(
+        number
+        for number, shape in shapes.items()
+        if any(hop_cap(reach) < 1 or shape.link_gbps < reach.min_link_gbps for reach in reaches)
+    )
 
 
 def _compatible(topology: Topology, leaves: Sequence[int], reaches: Sequence[Reach]) -> npt.NDArray[np.bool_]:
