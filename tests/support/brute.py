@@ -5,6 +5,7 @@ Rules come from check (which has its own tests); the terms of the objective are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -16,6 +17,7 @@ from fmsched.model.job import GroupKind, Request
 from fmsched.model.placement import Objective, Placement, RankPlacement
 from fmsched.model.snapshot import Snapshot
 from fmsched.place.check import check
+from fmsched.predict import Training, Unpredicted, predict
 
 Cell = tuple[GpuId, ...]
 Choice = tuple[tuple[Cell, ...], ...]  # by group, by replica
@@ -171,3 +173,22 @@ def best(snapshot: Snapshot, request: Request) -> tuple[int, ...] | None:
     """The terms of the best placement; None where there is none. Raises TooManyError."""
     scored = cache(lambda choice: tuple(score(snapshot, request, choice).values()))
     return min((scored(choice) for choice in choices(snapshot, request)), default=None)
+
+
+def step_us(snapshot: Snapshot, request: Request, choice: Choice, training: Training) -> float:
+    """Microseconds of a step with these GPUs, its replicas in this order; inf where it cannot be said."""
+    found = predict(snapshot.topology, ranks_of(snapshot, request, choice).ranks, training)
+    return math.inf if isinstance(found, Unpredicted) else math.floor(found.step_s * 1e6 + 0.5)
+
+
+def best_with_step(
+    snapshot: Snapshot, request: Request, training: Training, *, first: bool
+) -> tuple[float, ...] | None:
+    """The terms of the best placement, the step time first or after the preference list. Raises TooManyError."""
+
+    def key(choice: Choice) -> tuple[float, ...]:
+        preference, *rest = score(snapshot, request, choice).values()
+        step = step_us(snapshot, request, choice, training)
+        return (step, preference, *rest) if first else (preference, step, *rest)
+
+    return min(map(key, choices(snapshot, request)), default=None)

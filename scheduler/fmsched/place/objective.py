@@ -156,7 +156,7 @@ def objective(ruler: Ruler, maxima: Sequence[int], values: Sequence[int], bound:
     terms = tuple(Term(name, float(w), float(v)) for name, w, v in zip(ruler.names, scale, values, strict=True))
     value = sum(w * v for w, v in zip(scale, values, strict=True))
     proven = bound is None or bound >= value
-    return Objective(float(value), _below(float(bound or 0), float(value), proven=proven), terms)
+    return Objective(float(value), below(float(bound or 0), float(value), proven=proven), terms)
 
 
 def left_out(ruler: Ruler, maxima: Sequence[int], gpus: int) -> int:
@@ -165,7 +165,7 @@ def left_out(ruler: Ruler, maxima: Sequence[int], gpus: int) -> int:
     return sum(weight * gpus for weight, name in zip(scale, ruler.names, strict=True) if name.startswith(LEFT_IN))
 
 
-def _below(bound: float, value: float, *, proven: bool) -> float:
+def below(bound: float, value: float, *, proven: bool) -> float:
     """Rounding must never make an unproven bound look like a proof."""
     if proven:
         return value

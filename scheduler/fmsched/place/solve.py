@@ -12,7 +12,9 @@
    instances keep to nodes and groups are few, tables.py answers the same question by dynamic programming, exact and faster;
    where every instance is larger than a node, spanning.py asks the tables GPU by GPU.
 4. realise.py picks nodes, GPU sets and instances, all of equal worth; ranks.py orders them.
-5. The terms are then measured on the finished placement, not taken from the solver, and the proven bound stands beside them.
+5. fastest.py asks this again for narrower parts of the cluster where the job says what it trains, and takes the placement with the
+   least predicted step time.
+6. The terms are then measured on the finished placement, not taken from the solver, and the proven bound stands beside them.
 
 The limit is deterministic. A search that it cuts answers with its best placement and an honest gap, or with Undecided.
 """
@@ -43,6 +45,17 @@ def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
         raise ValueError(
             f"job {request.job}: {request.replicas} replicas of {[group.gpus for group in request.groups]} GPUs ask for nothing"
         )
+    if request.work is not None:
+        from fmsched.place.fastest import fastest
+
+        found = fastest(snapshot, request, budget)
+    else:
+        found = best(snapshot, request, budget)
+    return _refusal(snapshot, request, budget) if found is None else found
+
+
+def best(snapshot: Snapshot, request: Request, budget: Budget) -> Placement | Undecided | None:
+    """By the terms of objective.py alone; None: proven, there is no placement."""
     ruler = ruler_of(snapshot.topology)
     maxima = terms_max(snapshot, request, ruler)
     problem, found = _search(snapshot, request, ruler, maxima, budget)
@@ -50,7 +63,7 @@ def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
         return _placement(problem, found, maxima)
     if isinstance(found, LimitReached) or not problem.exact:
         return Undecided(request.job, f"no placement and no proof within {budget.deterministic_s:g} deterministic seconds")
-    return _refusal(snapshot, request, budget)
+    return None
 
 
 def _search(

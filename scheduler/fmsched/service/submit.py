@@ -198,5 +198,5 @@ class Submit:
         verdict, seconds = await self._solver(snapshot, asked, scheduler.config.budget)
         nodes = len(snapshot.topology.nodes)
         gpus = sum(len(node.shape.gpus) for node in snapshot.topology.nodes)
-        predicted = forecast(manifest, snapshot.topology, verdict)
+        predicted = forecast(asked, snapshot.topology, verdict)
         return json.dumps(plan_json(asked, verdict, seconds, nodes, gpus, predicted))
