@@ -181,9 +181,7 @@ def step_us(snapshot: Snapshot, request: Request, choice: Choice, training: Trai
     return math.inf if isinstance(found, Unpredicted) else math.floor(found.step_s * 1e6 + 0.5)
 
 
-def best_with_step(
-    snapshot: Snapshot, request: Request, training: Training, *, first: bool
-) -> tuple[float, ...] | None:
+def best_with_step(snapshot: Snapshot, request: Request, training: Training, *, first: bool) -> tuple[float, ...] | None:
     """The terms of the best placement, the step time first or after the preference list. Raises TooManyError."""
 
     def key(choice: Choice) -> tuple[float, ...]:

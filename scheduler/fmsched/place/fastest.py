@@ -233,7 +233,8 @@ class _Site:
 def _classes(job: _Job) -> list[_Class]:
     """The one whose question holds all others first; empty where no GPU that could train is known."""
     sites = _sites(job)
-    speeds = {model: attained_flops_per_s(model, job.training.precision) for site in sites for model in site.by_model}
+    models_here = sorted(set().union(*(site.by_model for site in sites)))
+    speeds = {model: attained_flops_per_s(model, job.training.precision) for model in models_here}
     known = {model: speed for model, speed in speeds.items() if speed is not None}
     # Where others than training groups are placed too, a node may be slow for them alone: then all nodes are of one kind.
     rates = sorted({site.best.outside_gbps for site in sites}) if job.only_training else [0.0]
@@ -241,13 +242,16 @@ def _classes(job: _Job) -> list[_Class]:
     for speed in sorted(set(known.values())):
         models = tuple(sorted(model for model, other in known.items() if other >= speed))
         for rate in rates:
-            inside = [site for site in sites if site.best.outside_gbps >= rate and any(m in site.by_model for m in models)]
+            inside = [
+                site for site in sites if site.best.outside_gbps >= rate and not site.by_model.keys().isdisjoint(models)
+            ]
             slow = frozenset(site.name for site in sites if site.best.outside_gbps < rate)
             weakest = {site.best.outside_gbps for site in inside}
             of_speed = any(known[model] == speed for site in inside for model in site.by_model if model in known)
             if not of_speed or (job.only_training and rate not in weakest):
                 continue
-            ground = _ground(inside, models, speed, rate if job.only_training else math.inf)
+            slowest = frozenset(model for model in models if known[model] == speed)
+            ground = _ground(inside, models, slowest, speed, rate if job.only_training else math.inf)
             found.setdefault((models, slow), _Class(speed, rate, models, slow, ground))
     return list(found.values())
 
@@ -259,11 +263,17 @@ def _is_all(job: _Job, of: _Class) -> bool:
     return not of.slow and not may
 
 
+@lru_cache(maxsize=TOPOLOGIES_KEPT)
+def _bests(topology: Topology) -> tuple[Best, ...]:
+    """By number of the shape."""
+    return tuple(best_of(shape) for shape in static_of(topology).shapes)
+
+
 def _sites(job: _Job) -> list[_Site]:
     """Nodes with a free GPU that may train."""
     topology = job.snapshot.topology
     static, masks = static_of(topology), free_masks(job.snapshot)
-    bests = {number: best_of(shape) for number, shape in enumerate(static.shapes)}
+    bests = _bests(topology)
     counted: dict[tuple[int, int], dict[str, int]] = {}
     found = []
     for node, (number, mask) in enumerate(zip(static.shape_of, masks, strict=True)):
@@ -282,39 +292,42 @@ def _sites(job: _Job) -> list[_Site]:
     return found
 
 
-def _ground(sites: Sequence[_Site], models: Sequence[str], speed: float, weakest: float) -> Ground:
+def _ground(sites: Sequence[_Site], models: Sequence[str], slowest: frozenset[str], speed: float, weakest: float) -> Ground:
     rooms: list[int] = []
     joined: dict[str, list[int]] = {}
-    inside: list[float] = [0.0, 0.0]
-    domain_rate = 0.0
     for site in sites:
         room = sum(site.by_model.get(model, 0) for model in models)
         if site.island:
             joined.setdefault(site.island, []).append(room)
-            domain_rate = max(domain_rate, site.domain_gbytes_per_s)
         else:
             rooms.append(room)
     rooms += [sum(mine) for mine in joined.values()]
-    for best_here in {id(site.best): site.best for site in sites}.values():
-        for size, rate in enumerate(best_here.inside_bytes_per_s):
-            if size == len(inside):
-                inside.append(inside[-1])
-            inside[size] = max(inside[size], rate)
-    inside = np.maximum.accumulate(inside).tolist()
-    if domain_rate:
-        # A group over several nodes of a domain is joined as well as two of its GPUs are, or less.
-        inside = [max(rate, domain_rate / 2 * 1e9) if size > 1 else rate for size, rate in enumerate(inside)]
     outside = max(site.best.outside_gbps for site in sites)
+    slow = [site for site in sites if not slowest.isdisjoint(site.by_model)]
     return Ground(
         flops_per_s=speed,
         rooms=tuple(sorted(rooms, reverse=True)),
         inside_alpha_s=min(site.best.inside_alpha_s for site in sites),
-        inside_bytes_per_s=tuple(inside),
+        inside_bytes_per_s=_inside(sites),
         outside_gbps=outside,
         weakest_gbps=min(weakest, outside),
         adapters_per_gpu=max(site.best.adapters_per_gpu for site in sites),
         domains=any(len(mine) > 1 for mine in joined.values()),
+        slowest_inside_bytes_per_s=_inside(slow),
     )
+
+
+def _inside(sites: Sequence[_Site]) -> tuple[float, ...]:
+    """The best of a group of two to k GPUs on one island, bytes/s; by k."""
+    found: list[float] = [0.0, 0.0]
+    for best_here in {id(site.best): site.best for site in sites}.values():
+        for size, rate in enumerate(best_here.inside_bytes_per_s):
+            if size == len(found):
+                found.append(0.0)
+            found[size] = max(found[size], rate)
+    # A group over several nodes of a domain is joined as its nodes are, or as two of its GPUs on one node.
+    domain_rate = max((site.domain_gbytes_per_s for site in sites if site.island), default=0.0) / 2 * 1e9
+    return tuple(max(rate, domain_rate) if size > 1 else rate for size, rate in enumerate(np.maximum.accumulate(found)))
 
 
 # --- the answer ---

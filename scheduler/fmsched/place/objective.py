@@ -15,7 +15,8 @@ the value of every term off a finished placement, without the solver, and so is 
 9. NVLink missing inside instances   GB/s, over the pairs of each instance that lies on one node, against the best pair known
 10. NVLink cut from free GPUs        GB/s, pairs of free GPUs of one model on one node that are no longer both free
 
-Terms that cannot differ (a level with one domain) are left out.
+Above these, or after the first where the job orders its GPU types, stands the predicted step time of a job that says what it trains
+(fastest.py). Terms that cannot differ (a level with one domain) are left out.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ arithmetic is that of step.py itself, which rises with each of these costs. So w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fmsched.predict.collectives import Span
 from fmsched.predict.jobs import Training
@@ -38,6 +38,7 @@ class Ground:
     weakest_gbps                  the same of the slowest node of every placement of the class
     adapters_per_gpu              the most of any node
     domains                       some island is several nodes
+    slowest_inside_bytes_per_s    as inside_bytes_per_s, of the islands that have a GPU that attains flops_per_s and no more
     """
 
     flops_per_s: float
@@ -48,6 +49,7 @@ class Ground:
     weakest_gbps: float
     adapters_per_gpu: float
     domains: bool = False
+    slowest_inside_bytes_per_s: tuple[float, ...] = ()
 
 
 def least_step_s(job: Training, ground: Ground, cell: int, *, whole: bool, far: Far | None) -> float | Unpredicted:
@@ -176,7 +178,10 @@ def _inside_unit(job: Training, ground: Ground) -> dict[str, tuple[Span, ...]]:
     sizes = {"tensor": degrees.tensor, "context": degrees.context}
     if job.model.experts:
         sizes["expert"] = degrees.expert
-    return {kind: (_span(ground, size, 1, size),) for kind, size in sizes.items() if size > 1}
+    # The slowest GPU has a group of each kind, all of it on its own island.
+    inside = ground.slowest_inside_bytes_per_s or ground.inside_bytes_per_s
+    mine = replace(ground, inside_bytes_per_s=inside)
+    return {kind: (_span(mine, size, 1, size),) for kind, size in sizes.items() if size > 1}
 
 
 def _packed(rooms: Sequence[int], count: int) -> tuple[int, int] | None:
