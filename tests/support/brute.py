@@ -12,7 +12,7 @@ from functools import cache
 from itertools import combinations
 
 from fmsched.catalogue import strength_tflops
-from fmsched.model.hardware import GpuId
+from fmsched.model.hardware import GpuId, GpuSpec
 from fmsched.model.job import GroupKind, Request
 from fmsched.model.placement import Objective, Placement, RankPlacement
 from fmsched.model.snapshot import Snapshot
@@ -82,6 +82,7 @@ def score(snapshot: Snapshot, request: Request, choice: Choice) -> dict[str, int
     topology = snapshot.topology
     job = {gpu for cells in choice for cell in cells for gpu in cell}
     found: dict[str, int] = {"preference": 0}
+    cost = sum(price(snapshot, topology.node(gpu.node).shape.gpus[gpu.index]) for gpu in job)
     for group, cells in zip(request.groups, choice, strict=True):
         for cell in cells:
             for gpu in cell:
@@ -119,7 +120,28 @@ def score(snapshot: Snapshot, request: Request, choice: Choice) -> dict[str, int
         for a, b in combinations(cell, 2)
     )
     found["cut"] = _cut(snapshot, job, nodes)
+    if by_cost(request):
+        found["preference"] = cost  # it stands there instead
+    elif snapshot.prices:
+        found["cost"] = cost
     return found
+
+
+def by_cost(request: Request) -> bool:
+    return request.policy == "cheapest" or (request.policy == "balanced" and request.work is not None)
+
+
+def price(snapshot: Snapshot, spec: GpuSpec) -> int:
+    """Thousandths of what the GPU costs an hour: as given, or as many TFLOP/s cost in the models that have a price."""
+    if spec.family in snapshot.prices:
+        return round(1000 * snapshot.prices[spec.family])
+    models = {each.model: each for node in snapshot.topology.nodes for each in node.shape.gpus}
+    rates = [
+        snapshot.prices[each.family] / max(1, strength_tflops(each))
+        for _, each in sorted(models.items())
+        if each.family in snapshot.prices
+    ]
+    return round(1000 * sum(rates) / len(rates) * strength_tflops(spec)) if rates else strength_tflops(spec)
 
 
 def _levels(snapshot: Snapshot) -> list[int]:
@@ -187,6 +209,10 @@ def best_with_step(snapshot: Snapshot, request: Request, training: Training, *, 
     def key(choice: Choice) -> tuple[float, ...]:
         preference, *rest = score(snapshot, request, choice).values()
         step = step_us(snapshot, request, choice, training)
+        if request.policy == "balanced" and step < math.inf:
+            gpus = [gpu for cells in choice for cell in cells for gpu in cell]
+            cost = sum(price(snapshot, snapshot.topology.node(gpu.node).shape.gpus[gpu.index]) for gpu in gpus)
+            step = int(step) * cost // 3_600_000
         return (step, preference, *rest) if first else (preference, step, *rest)
 
     return min(map(key, choices(snapshot, request)), default=None)

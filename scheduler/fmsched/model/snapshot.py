@@ -26,6 +26,7 @@ class Snapshot:
     unfit: Mapping[GpuId, str] = field(default_factory=dict)  # sick GPUs, with the reason
     closed: Mapping[NodeName, str] = field(default_factory=dict)  # drained, unreachable, lost: reason
     power: tuple[PowerBudget, ...] = ()
+    prices: Mapping[str, float] = field(default_factory=dict)  # of a GPU-hour, by family; no currency of its own
     cpus_held: Mapping[NodeName, float] = field(default_factory=dict)  # by running jobs
     memory_gb_held: Mapping[NodeName, float] = field(default_factory=dict)
     links_held: Mapping[tuple[str, str], float] = field(

@@ -8,6 +8,9 @@ until the next could not be faster than the best seen. Then the step time is pro
 
 An answer tells more of its class: where it is proven best and has no instance across nodes, none without one lies in fewer domains of the
 fabric, so all cross at least its links; and where it has one, all have.
+
+With `policy: balanced` what counts is the cost of a step, its time × the price of the job's GPUs, in the same way: the cheapest answer of
+each class is asked for, and the class's bound is that of its step times the least that its GPUs cost.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from fmsched.place import relations
 from fmsched.place.forecast import training
 from fmsched.place.hosts import free_masks, mask_indices, static_of
 from fmsched.place.objective import TOPOLOGIES_KEPT, below, preference_step
+from fmsched.place.price import costs_of
 from fmsched.place.solve import best
 from fmsched.place.ways import eligible
 from fmsched.predict import Training, Unpredicted, predict
@@ -35,7 +39,8 @@ from fmsched.predict.links import Best, best_of
 from fmsched.predict.step import attained_flops_per_s
 
 STEP = "microseconds of a predicted step"
-STEP_MAX_US = 10**12  # eleven days: what the weight of a term above it is made for
+STEP_COST = "millionths of what a predicted step costs"
+FIGURE_MAX = 10**12  # eleven days of microseconds: what the weight of a term above it is made for
 SOLVES_MAX = 4
 SLACK = 1 - 1e-12  # sums in another order may differ by so much; a bound may not be above a value for that
 
@@ -54,10 +59,10 @@ class _Class:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of a class: no placement of it steps in fewer than `least_us`; `answer` is its question's, where it was asked."""
+    """What is known of a class: no placement of it has a lower figure than `least`; `answer` is its question's, where it was asked."""
 
     of: _Class
-    least_us: int
+    least: int
     answer: Placement | None = None
     asked: bool = False
 
@@ -70,8 +75,9 @@ class _Job:
     order: Request
     training: Training
     groups: tuple[ResourceGroup, ...]  # that train
+    costs: Mapping[str, int] | None  # by model, where the figure is what a step costs; None: it is the step's time
     solved: dict[tuple[Request, tuple[str, ...], frozenset[str]], Placement | None] = field(default_factory=dict)
-    steps_us: dict[int, tuple[Placement, float]] = field(default_factory=dict)  # by identity: ranks are many to hash
+    figures: dict[int, tuple[Placement, float]] = field(default_factory=dict)  # by identity: ranks are many to hash
 
     @property
     def only_training(self) -> bool:
@@ -88,23 +94,25 @@ def fastest(snapshot: Snapshot, request: Request, budget: Budget) -> Placement |
     if not isinstance(plain, Placement) or isinstance(job, Unpredicted):
         return plain
     trained = tuple(group for group in request.groups if not job.groups or group.name in job.groups)
-    mine = _Job(snapshot, request, job, trained)
+    balanced = request.policy == "balanced" and any(group.costs for group in request.groups)
+    mine = _Job(snapshot, request, job, trained, costs_of(snapshot) if balanced else None)
     classes = _classes(mine)
     if not classes:
         return plain
     if _is_all(mine, classes[0]):
         mine.solved[request, classes[0].models, classes[0].slow] = plain
-    listed = any(group.preferred for group in request.groups)
-    first = request.policy == "fastest" or not listed
+    listed = any(group.preferred or group.costs for group in request.groups)
+    first = request.policy == "fastest" or balanced or not listed
     # Above the list, the order of the list must not hide the fastest.
-    question = replace(request, groups=tuple(map(_unordered, request.groups))) if first and listed else request
+    unlisted = first and listed and not balanced
+    question = replace(request, groups=tuple(map(_unordered, request.groups))) if unlisted else request
     seen = _search(mine, question, classes, budget, listed=listed and not first)
     return _choose(mine, question, seen, budget, first=first) or plain
 
 
 def _search(job: _Job, question: Request, classes: Sequence[_Class], budget: Budget, *, listed: bool) -> list[_Seen]:
     """Every class with what is known of it. With `listed`, the whole question comes first: only what is as far up the list counts."""
-    seen = [_Seen(each, _least_us(job, each, None)) for each in classes]
+    seen = [_Seen(each, _least_figure(job, each, None)) for each in classes]
     top = seen[0]  # its question holds all the others
     least_preference = math.inf
     found = math.inf
@@ -113,21 +121,21 @@ def _search(job: _Job, question: Request, classes: Sequence[_Class], budget: Bud
         if top.answer is None:
             return seen
         least_preference = top.answer.objective.terms[0].value
-        found = _step_us(job, top.answer)
+        found = _figure(job, top.answer)
     for _ in range(SOLVES_MAX):
-        open_ = [each for each in seen if not each.asked and each.least_us <= found]
+        open_ = [each for each in seen if not each.asked and each.least <= found]
         if not open_:
             break
         # The whole question is answered already in most cases; a class that may be faster is asked first.
-        _ask(job, question, mine := min(open_, key=lambda each: each.least_us), budget)
+        _ask(job, question, mine := min(open_, key=lambda each: each.least), budget)
         if mine.answer is None:
             continue
         if listed and mine.answer.objective.terms[0].value > least_preference:
             if mine.answer.objective.optimal:
-                mine.least_us = STEP_MAX_US  # nothing of it is as far up the list
+                mine.least = FIGURE_MAX  # nothing of it is as far up the list
             mine.answer = None
             continue
-        found = min(found, _step_us(job, mine.answer))
+        found = min(found, _figure(job, mine.answer))
     return seen
 
 
@@ -137,10 +145,10 @@ def _ask(job: _Job, question: Request, mine: _Seen, budget: Budget) -> None:
     if isinstance(answer, Undecided):
         return
     if answer is None:
-        mine.least_us = STEP_MAX_US
+        mine.least = FIGURE_MAX
         return
     mine.answer = answer
-    mine.least_us = max(mine.least_us, _least_us(job, mine.of, answer))
+    mine.least = max(mine.least, _least_figure(job, mine.of, answer))
 
 
 def _solved(job: _Job, question: Request, of: _Class, budget: Budget) -> Placement | Undecided | None:
@@ -161,21 +169,54 @@ def _solved(job: _Job, question: Request, of: _Class, budget: Budget) -> Placeme
     return job.solved[key]
 
 
-def _step_us(job: _Job, placement: Placement) -> float:
-    """inf where the step of this placement cannot be predicted."""
-    known = job.steps_us.get(id(placement))
+def _figure(job: _Job, placement: Placement) -> float:
+    """The step's time, µs, or what it costs; inf where the step of this placement cannot be predicted."""
+    known = job.figures.get(id(placement))
     if known is None:
         found = predict(job.snapshot.topology, [rank for rank in placement.ranks if not rank.spare], job.training)
-        step_us = math.inf if isinstance(found, Unpredicted) else math.floor(found.step_s * 1e6 + 0.5)
-        known = job.steps_us[id(placement)] = placement, step_us
+        figure = math.inf if isinstance(found, Unpredicted) else math.floor(found.step_s * 1e6 + 0.5)
+        if job.costs is not None and figure < math.inf:
+            node = job.snapshot.topology.node
+            cost = sum(job.costs[node(rank.node).shape.gpus[rank.gpu].model] for rank in placement.ranks if not rank.spare)
+            figure = _step_cost(int(figure), cost)
+        known = job.figures[id(placement)] = placement, figure
     return known[1]
+
+
+def _step_cost(step_us: int, cost: int) -> int:
+    """Microseconds × thousandths an hour, in millionths."""
+    return step_us * cost // 3_600_000
 
 
 # --- what is known of a class ---
 
 
+def _least_figure(job: _Job, of: _Class, answer: Placement | None) -> int:
+    """No placement of the class has less. `answer` is its question's best, where that is known."""
+    if job.costs is None:
+        return _least_us(job, of, answer)
+    of_group = [
+        sorted({job.costs[model] for model in models})
+        for group in job.order.groups
+        if (models := [m for m in job.costs if (group not in job.groups or m in of.models) and _allows(job, group, m)])
+    ]
+    if len(of_group) < len(job.order.groups):
+        return 0
+    sizes = [job.order.replicas * group.gpus for group in job.order.groups]
+    cost = sum(size * costs[0] for size, costs in zip(sizes, of_group, strict=True))
+    more = min((costs[1] - costs[0] for costs in of_group if len(costs) > 1), default=None)
+    found = _step_cost(_least_us(job, of, answer), cost)
+    # What the answer says of its class, it says of the cheapest placements alone: others cost one GPU's difference more.
+    return found if more is None else min(found, _step_cost(_least_us(job, of, None), cost + more))
+
+
+def _allows(job: _Job, group: ResourceGroup, model: str) -> bool:
+    shapes = static_of(job.snapshot.topology).shapes
+    return any(spec.model == model and eligible(group, spec) for shape in shapes for spec in shape.gpus)
+
+
 def _least_us(job: _Job, of: _Class, answer: Placement | None) -> int:
-    """No placement of the class steps in less. `answer` is its question's best, where that is known."""
+    """No placement of the class steps in less."""
     far: Far | None = None
     whole = True
     if answer is not None and answer.objective.optimal and job.only_training:
@@ -339,13 +380,13 @@ def _unordered(group: ResourceGroup) -> ResourceGroup:
 
 def _choose(job: _Job, question: Request, seen: Sequence[_Seen], budget: Budget, *, first: bool) -> Placement | None:
     """The best of what was found, with the step time among its terms; None where no step time is known."""
-    least_us = min(each.least_us for each in seen)
+    least = min(each.least for each in seen)
     found = [each.answer for each in seen if each.answer is not None]
-    step_us = min((_step_us(job, answer) for answer in found), default=math.inf)
-    if step_us == math.inf:
+    figure = min((_figure(job, answer) for answer in found), default=math.inf)
+    if figure == math.inf:
         return None
     # All classes in which something may step as fast: the best of their questions is the best of all that do, if it does.
-    level = [each for each in seen if each.least_us <= step_us]
+    level = [each for each in seen if each.least <= figure]
     answers: list[Placement] = []
     bound: float | None = math.inf
     for each in level:
@@ -355,18 +396,20 @@ def _choose(job: _Job, question: Request, seen: Sequence[_Seen], budget: Budget,
             bound = min(bound, answer.objective.bound) if bound is not None else None
         else:
             bound = None  # not asked, or undecided
-    if question is not job.order:
-        answers += [_remeasured(job, answer) for answer in found]
+    answers += found if question is job.order else [_remeasured(job, answer) for answer in found]
     chosen = min(answers, key=lambda answer: (_key(job, answer, first=first), answer.objective.value))
     own = chosen.objective
-    proven = _step_us(job, chosen) == least_us and bound is not None and own.value <= bound and own.optimal
-    objective = _with_step(own, int(_step_us(job, chosen)), least_us, 0.0 if bound is None else bound, proven, first=first)
+    proven = _figure(job, chosen) == least and bound is not None and own.value <= bound and own.optimal
+    name = STEP if job.costs is None else STEP_COST
+    objective = _with_step(
+        name, own, int(_figure(job, chosen)), least, 0.0 if bound is None else bound, proven, first=first
+    )
     return replace(chosen, objective=objective)
 
 
 def _key(job: _Job, answer: Placement, *, first: bool) -> tuple[float, float]:
-    preference, step_us = answer.objective.terms[0].value, _step_us(job, answer)
-    return (step_us, preference) if first else (preference, step_us)
+    preference, figure = answer.objective.terms[0].value, _figure(job, answer)
+    return (figure, preference) if first else (preference, figure)
 
 
 def _remeasured(job: _Job, answer: Placement) -> Placement:
@@ -378,23 +421,23 @@ def _remeasured(job: _Job, answer: Placement) -> Placement:
     terms = (replace(own.terms[0], value=float(steps)), *own.terms[1:])
     value = own.value + own.terms[0].weight * (steps - own.terms[0].value)
     changed = replace(answer, objective=Objective(value, below(0.0, value, proven=False), terms))
-    job.steps_us[id(changed)] = changed, _step_us(job, answer)
+    job.figures[id(changed)] = changed, _figure(job, answer)
     return changed
 
 
-def _with_step(own: Objective, step_us: int, least_us: int, bound: float, proven: bool, *, first: bool) -> Objective:
-    """The terms with the step time put in; weights grow so that the order holds."""
+def _with_step(name: str, own: Objective, figure: int, least: int, bound: float, proven: bool, *, first: bool) -> Objective:
+    """The terms with the step's figure put in; weights grow so that the order holds."""
     preference, rest = own.terms[0], own.terms[1:]
     unit = preference.weight  # one more than all later terms can reach
     if first:
-        scale = unit * STEP_MAX_US
-        terms = (Term(STEP, scale, float(step_us)), preference, *rest)
-        value, least = scale * step_us + own.value, scale * least_us + bound
+        scale = unit * FIGURE_MAX
+        terms = (Term(name, scale, float(figure)), preference, *rest)
+        value, low = scale * figure + own.value, scale * least + bound
     else:
-        high = unit * STEP_MAX_US
-        terms = (replace(preference, weight=high), Term(STEP, unit, float(step_us)), *rest)
-        value = high * preference.value + unit * step_us + (own.value - unit * preference.value)
+        high = unit * FIGURE_MAX
+        terms = (replace(preference, weight=high), Term(name, unit, float(figure)), *rest)
+        value = high * preference.value + unit * figure + (own.value - unit * preference.value)
         # A bound of the terms alone says how far up the list anything is; what is over it says nothing of the step.
         steps = math.floor(bound / unit)
-        least = high * steps + unit * least_us + (bound - unit * steps if bound > 0 else 0.0)
-    return Objective(value, below(least, value, proven=proven), terms)
+        low = high * steps + unit * least + (bound - unit * steps if bound > 0 else 0.0)
+    return Objective(value, below(low, value, proven=proven), terms)

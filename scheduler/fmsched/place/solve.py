@@ -30,7 +30,8 @@ from fmsched.place import spanning, tables
 from fmsched.place.counts import within_feeds
 from fmsched.place.cpsat import Found, Infeasible, LimitReached, search
 from fmsched.place.measure import measure
-from fmsched.place.objective import Ruler, left_out, objective, ruler_of, terms_max, weights
+from fmsched.place.objective import Ruler, left_out, objective, terms_max, weights
+from fmsched.place.price import by_policy, in_full, ruler_for
 from fmsched.place.problem import Problem, problem_of
 from fmsched.place.ranks import rank_placements
 from fmsched.place.realise import cells_of
@@ -45,18 +46,21 @@ def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
         raise ValueError(
             f"job {request.job}: {request.replicas} replicas of {[group.gpus for group in request.groups]} GPUs ask for nothing"
         )
+    question = by_policy(snapshot, request)
     if request.work is not None:
         from fmsched.place.fastest import fastest
 
-        found = fastest(snapshot, request, budget)
+        found = fastest(snapshot, question, budget)
     else:
-        found = best(snapshot, request, budget)
-    return _refusal(snapshot, request, budget) if found is None else found
+        found = best(snapshot, question, budget)
+    if found is None:
+        return _refusal(snapshot, request, budget)
+    return in_full(snapshot, question, found) if isinstance(found, Placement) and question is not request else found
 
 
 def best(snapshot: Snapshot, request: Request, budget: Budget) -> Placement | Undecided | None:
     """By the terms of objective.py alone; None: proven, there is no placement."""
-    ruler = ruler_of(snapshot.topology)
+    ruler = ruler_for(snapshot, request)
     maxima = terms_max(snapshot, request, ruler)
     problem, found = _search(snapshot, request, ruler, maxima, budget)
     if isinstance(found, Found):
