@@ -5,17 +5,19 @@ Rules come from check (which has its own tests); the terms of the objective are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
 
 from fmsched.catalogue import strength_tflops
-from fmsched.model.hardware import GpuId
+from fmsched.model.hardware import GpuId, GpuSpec
 from fmsched.model.job import GroupKind, Request
 from fmsched.model.placement import Objective, Placement, RankPlacement
 from fmsched.model.snapshot import Snapshot
 from fmsched.place.check import check
+from fmsched.predict import Training, Unpredicted, predict
 
 Cell = tuple[GpuId, ...]
 Choice = tuple[tuple[Cell, ...], ...]  # by group, by replica
@@ -80,6 +82,7 @@ def score(snapshot: Snapshot, request: Request, choice: Choice) -> dict[str, int
     topology = snapshot.topology
     job = {gpu for cells in choice for cell in cells for gpu in cell}
     found: dict[str, int] = {"preference": 0}
+    cost = sum(price(snapshot, topology.node(gpu.node).shape.gpus[gpu.index]) for gpu in job)
     for group, cells in zip(request.groups, choice, strict=True):
         for cell in cells:
             for gpu in cell:
@@ -117,7 +120,28 @@ def score(snapshot: Snapshot, request: Request, choice: Choice) -> dict[str, int
         for a, b in combinations(cell, 2)
     )
     found["cut"] = _cut(snapshot, job, nodes)
+    if by_cost(request):
+        found["preference"] = cost  # it stands there instead
+    elif snapshot.prices:
+        found["cost"] = cost
     return found
+
+
+def by_cost(request: Request) -> bool:
+    return request.policy == "cheapest" or (request.policy == "balanced" and request.work is not None)
+
+
+def price(snapshot: Snapshot, spec: GpuSpec) -> int:
+    """Thousandths of what the GPU costs an hour: as given, or as many TFLOP/s cost in the models that have a price."""
+    if spec.family in snapshot.prices:
+        return round(1000 * snapshot.prices[spec.family])
+    models = {each.model: each for node in snapshot.topology.nodes for each in node.shape.gpus}
+    rates = [
+        snapshot.prices[each.family] / max(1, strength_tflops(each))
+        for _, each in sorted(models.items())
+        if each.family in snapshot.prices
+    ]
+    return round(1000 * sum(rates) / len(rates) * strength_tflops(spec)) if rates else strength_tflops(spec)
 
 
 def _levels(snapshot: Snapshot) -> list[int]:
@@ -171,3 +195,24 @@ def best(snapshot: Snapshot, request: Request) -> tuple[int, ...] | None:
     """The terms of the best placement; None where there is none. Raises TooManyError."""
     scored = cache(lambda choice: tuple(score(snapshot, request, choice).values()))
     return min((scored(choice) for choice in choices(snapshot, request)), default=None)
+
+
+def step_us(snapshot: Snapshot, request: Request, choice: Choice, training: Training) -> float:
+    """Microseconds of a step with these GPUs, its replicas in this order; inf where it cannot be said."""
+    found = predict(snapshot.topology, ranks_of(snapshot, request, choice).ranks, training)
+    return math.inf if isinstance(found, Unpredicted) else math.floor(found.step_s * 1e6 + 0.5)
+
+
+def best_with_step(snapshot: Snapshot, request: Request, training: Training, *, first: bool) -> tuple[float, ...] | None:
+    """The terms of the best placement, the step time first or after the preference list. Raises TooManyError."""
+
+    def key(choice: Choice) -> tuple[float, ...]:
+        preference, *rest = score(snapshot, request, choice).values()
+        step = step_us(snapshot, request, choice, training)
+        if request.policy == "balanced" and step < math.inf:
+            gpus = [gpu for cells in choice for cell in cells for gpu in cell]
+            cost = sum(price(snapshot, snapshot.topology.node(gpu.node).shape.gpus[gpu.index]) for gpu in gpus)
+            step = int(step) * cost // 3_600_000
+        return (step, preference, *rest) if first else (preference, step, *rest)
+
+    return min(map(key, choices(snapshot, request)), default=None)

@@ -45,7 +45,18 @@ def case(rng: Random) -> tuple[Snapshot, Request]:
     fabric = rng.random() < 0.5
     topology = _cluster(rng, fabric)
     state = _snapshot(rng, topology)
-    return state, _request(rng, topology.nodes, fabric)
+    return priced(rng, state, _request(rng, topology.nodes, fabric))
+
+
+def priced(rng: Random, state: Snapshot, asked: Request) -> tuple[Snapshot, Request]:
+    """Seldom: with a policy, with prices of some families, or both."""
+    if rng.random() < 0.85:
+        return state, asked
+    families = sorted({spec.family for each in state.topology.nodes for spec in each.shape.gpus})
+    prices = {family: rng.choice([0.5, 1.0, 2.5, 4.0]) for family in families if rng.random() < 0.7}
+    return replace(state, prices=prices), replace(
+        asked, policy=rng.choice(["", "cheapest", "cheapest", "fastest", "balanced"])
+    )
 
 
 def _cluster(rng: Random, fabric: bool) -> Topology:

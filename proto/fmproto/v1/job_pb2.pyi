@@ -140,8 +140,34 @@ class Template(_message.Message):
     volumes: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, image: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., args: _Optional[_Iterable[str]] = ..., env: _Optional[_Iterable[_Union[EnvVar, _Mapping]]] = ..., working_dir: _Optional[str] = ..., volumes: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Work(_message.Message):
+    __slots__ = ("model", "parameters", "layers", "hidden_size", "attention_heads", "vocabulary", "sequence_length", "experts", "micro_batch", "global_batch", "degrees")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_HEADS_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    EXPERTS_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCH_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
+    DEGREES_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    parameters: float
+    layers: int
+    hidden_size: int
+    attention_heads: int
+    vocabulary: int
+    sequence_length: int
+    experts: int
+    micro_batch: int
+    global_batch: int
+    degrees: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, model: _Optional[str] = ..., parameters: _Optional[float] = ..., layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., attention_heads: _Optional[int] = ..., vocabulary: _Optional[int] = ..., sequence_length: _Optional[int] = ..., experts: _Optional[int] = ..., micro_batch: _Optional[int] = ..., global_batch: _Optional[int] = ..., degrees: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class JobSpec(_message.Message):
-    __slots__ = ("id", "name", "request_id", "manifest", "submitted_ms", "submitter", "replica_count", "groups", "template", "launcher", "priority_class", "priority", "tenant", "queue", "grace_period_s", "max_runtime_s", "hold_s", "model", "max_restarts")
+    __slots__ = ("id", "name", "request_id", "manifest", "submitted_ms", "submitter", "replica_count", "groups", "template", "launcher", "priority_class", "priority", "tenant", "queue", "grace_period_s", "max_runtime_s", "hold_s", "model", "max_restarts", "policy", "work")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +187,8 @@ class JobSpec(_message.Message):
     HOLD_S_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MAX_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    WORK_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     request_id: str
@@ -180,7 +208,9 @@ class JobSpec(_message.Message):
     hold_s: float
     model: str
     max_restarts: int
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., request_id: _Optional[str] = ..., manifest: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., submitter: _Optional[str] = ..., replica_count: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ResourceGroup, _Mapping]]] = ..., template: _Optional[_Union[Template, _Mapping]] = ..., launcher: _Optional[str] = ..., priority_class: _Optional[str] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., grace_period_s: _Optional[float] = ..., max_runtime_s: _Optional[float] = ..., hold_s: _Optional[float] = ..., model: _Optional[str] = ..., max_restarts: _Optional[int] = ...) -> None: ...
+    policy: str
+    work: Work
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., request_id: _Optional[str] = ..., manifest: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., submitter: _Optional[str] = ..., replica_count: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ResourceGroup, _Mapping]]] = ..., template: _Optional[_Union[Template, _Mapping]] = ..., launcher: _Optional[str] = ..., priority_class: _Optional[str] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., grace_period_s: _Optional[float] = ..., max_runtime_s: _Optional[float] = ..., hold_s: _Optional[float] = ..., model: _Optional[str] = ..., max_restarts: _Optional[int] = ..., policy: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
 
 class Why(_message.Message):
     __slots__ = ("constraint", "group", "asked", "best", "where", "relax")

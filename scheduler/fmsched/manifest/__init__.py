@@ -5,7 +5,7 @@ Nothing here may import numpy, networkx or ortools: `fmctl validate` must answer
 """
 
 from fmproto.yamltext import Fault
-from fmsched.manifest.job import Manifest, SumLine, Template, request, summary
+from fmsched.manifest.job import Manifest, SumLine, Template, request, summary, work
 from fmsched.manifest.reader import parse
 
-__all__ = ["Fault", "Manifest", "SumLine", "Template", "parse", "request", "summary"]
+__all__ = ["Fault", "Manifest", "SumLine", "Template", "parse", "request", "summary", "work"]

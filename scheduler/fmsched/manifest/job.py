@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fmsched.model.hardware import JobId
 from fmsched.model.job import Request, ResourceGroup
+from fmsched.model.work import Work
 
 PRIORITIES = {"low": 100, "normal": 500, "high": 1000, "urgent": 2000}
 DEFAULT_PRIORITY_CLASS = "normal"
@@ -113,7 +114,34 @@ class SumLine:
 
 def request(manifest: Manifest, job_id: JobId) -> Request:
     """What is placed."""
-    return Request(job=job_id, groups=manifest.groups, replicas=manifest.replicas)
+    return Request(
+        job=job_id,
+        groups=manifest.groups,
+        replicas=manifest.replicas,
+        policy=manifest.policy,
+        work=work(manifest),
+    )
+
+
+def work(manifest: Manifest) -> Work | None:
+    """What is trained; None where the manifest names no model and gives no sizes."""
+    sizes = manifest.sizes or ModelSizes()
+    if not manifest.model and not sizes.parameters and not sizes.layers:
+        return None
+    asked = manifest.parallelism
+    return Work(
+        model=manifest.model,
+        parameters=sizes.parameters,
+        layers=sizes.layers,
+        hidden_size=sizes.hidden_size,
+        attention_heads=sizes.attention_heads,
+        vocabulary=sizes.vocabulary,
+        sequence_length=sizes.sequence_length,
+        experts=sizes.experts,
+        micro_batch=sizes.micro_batch,
+        global_batch=sizes.global_batch,
+        degrees=(asked.tensor, asked.pipeline, asked.data, asked.expert, asked.context) if asked is not None else None,
+    )
 
 
 def summary(manifest: Manifest) -> tuple[SumLine, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fmsched.model.hardware import JobId
+from fmsched.model.work import Work
 
 
 class GroupKind(StrEnum):
@@ -50,7 +51,9 @@ class ResourceGroup:
     min_nvlink_links: int = 0  # NVLink links that each GPU has to the others of its instance
     min_nvlink_aggregate_gbytes_per_s: float = 0.0  # over all GPUs of one instance together
     mig: str = ""  # profile ("3g.40gb"): each rank gets one such instance instead of a whole GPU
-    apart: str = ""  # "node", "leaf" or "pod": no two instances of the group in one of these; empty: no matter
+    apart: str = ""  # "node", "leaf" or "pod": no two instances in one of these, each on one node; empty: no matter
+    costs: tuple[tuple[str, int], ...] = ()  # by GPU model, above the cheapest allowed: place/price.py puts it for the list
+    models: tuple[str, ...] = ()  # GPU models, names in order, that place/fastest.py narrows a question to; empty: any
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -69,6 +72,8 @@ class Request:
     cpus_per_gpu: float = 0.0  # of every rank; 0: not asked
     memory_gb_per_gpu: float = 0.0  # host memory of every rank, decimal; 0: not asked
     spares: int = 0  # replicas placed beside `replicas`, by the same rules: held idle for a repair
+    policy: str = ""  # "fastest", "cheapest", "balanced"; empty: none
+    work: Work | None = None  # what is trained; None: the manifest names no model
 
     @property
     def gpus(self) -> int:

@@ -35,6 +35,7 @@ class Snapshot:
     closed: Mapping[NodeName, str] = field(default_factory=dict)  # drained, unreachable, lost: reason
     power: tuple[PowerBudget, ...] = ()
     per_gpu: Mapping[JobId, HostShare] = field(default_factory=dict)  # of jobs that asked for CPUs or host memory
+    prices: Mapping[str, float] = field(default_factory=dict)  # of a GPU-hour, by family; no currency of its own
     links_held: Mapping[tuple[str, str], float] = field(
         default_factory=dict
     )  # Gb/s reserved between two switches, names in order

@@ -36,4 +36,4 @@ def run(manifest: bytes, where: str, cluster: bytes, cluster_where: str, explain
     taken_s = time.perf_counter() - start_s
     nodes = snapshot.topology.nodes
     gpus = sum(len(node.shape.gpus) for node in nodes)
-    return plan_json(asked, verdict, taken_s, len(nodes), gpus, forecast(job, snapshot.topology, verdict))
+    return plan_json(asked, verdict, taken_s, len(nodes), gpus, forecast(asked, snapshot.topology, verdict))

@@ -99,6 +99,10 @@ def _host(snapshot: Snapshot, request: Request, placement: Placement) -> Iterato
 
 
 def _apart(snapshot: Snapshot, request: Request, instances: Instances) -> Iterator[Violation]:
+    for (g, replica), ranks in instances.items():
+        if request.groups[g].apart and len({rank.node for rank in ranks}) > 1:
+            where = f"group {request.groups[g].name} replica {replica}"
+            yield Violation("anti-affinity", where, f"{_names(ranks)} are not on one node")
     for a, b in combinations(sorted(instances), 2):
         group = request.groups[a[0]]
         if a[0] == b[0] and group.apart:
@@ -203,6 +207,10 @@ def _own_nvlink(snapshot: Snapshot, request: Request, instances: Instances) -> I
                 for b in ranks
                 if b is not a
             ]
+            if len({rank.node for rank in ranks}) > 1:
+                domain = snapshot.topology.node(a.node).nvlink_domain
+                members = [node for node in snapshot.topology.nodes if node.nvlink_domain == domain]
+                pairs = [min(node.shape.domain_nvlink_gbytes_per_s for node in members) if domain else 0.0]
             each[a.gpu_id] = nvlink.own(_spec(snapshot, a.gpu_id), pairs)
         where = f"group {group.name} replica {replica}"
         if nvlink.asks(group) and not _together([snapshot.topology.node(rank.node) for rank in ranks]):

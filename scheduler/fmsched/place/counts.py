@@ -308,7 +308,17 @@ def term_expressions(built: CountModel) -> list[Linear]:
         for (g, domain), variable in domains[level].items():
             term.add(variable, free[domain] if g < 0 else 0)
         left_in.append(term)
-    return [*terms, nodes, strength, cells, left, *left_in, missing, cut]
+    return [*terms, nodes, strength, cells, left, *left_in, missing, cut, *([_cost(built)] if problem.ruler.cost else [])]
+
+
+def _cost(built: CountModel) -> Linear:
+    term, cost = Linear(), built.problem.ruler.cost
+    for (b, i, _), variable in built.whole.items():
+        item = built.problem.ways[b].items[i]
+        term.add(variable, item.size * cost[item.model])
+    for (b, i, _, _), variable in built.part.items():
+        term.add(variable, cost[built.problem.ways[b].items[i].model])
+    return term
 
 
 def _preference(built: CountModel) -> Linear:

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from fmsched.manifest.job import Manifest, ModelSizes
 from fmsched.model.fabric import Topology
+from fmsched.model.job import Request
 from fmsched.model.placement import Placement, Verdict
-from fmsched.predict import Degrees, GivenSizes, Predicted, Unpredicted, predict, training_of
+from fmsched.predict import Degrees, GivenSizes, Predicted, Training, Unpredicted, predict, training_of
 
 
-def forecast(manifest: Manifest, topology: Topology, verdict: Verdict) -> Predicted | Unpredicted | None:
+def training(request: Request) -> Training | Unpredicted:
+    """What the request's job trains, and how it is split; or why that cannot be said."""
+    work = request.work
+    if work is None:
+        return Unpredicted("the manifest names no model")
+    given = GivenSizes(
+        parameters=work.parameters,
+        layers=work.layers,
+        hidden_size=work.hidden_size,
+        attention_heads=work.attention_heads,
+        vocabulary=work.vocabulary,
+        sequence_length=work.sequence_length,
+        experts=work.experts,
+    )
+    degrees = Degrees(*work.degrees) if work.degrees is not None else None
+    return training_of(request.groups, request.replicas, work.model, given, degrees, work.global_batch, work.micro_batch)
+
+
+def forecast(request: Request, topology: Topology, verdict: Verdict) -> Predicted | Unpredicted | None:
     """None where nothing is placed."""
     if not isinstance(verdict, Placement):
         return None
-    sizes = manifest.sizes or ModelSizes()
-    given = GivenSizes(
-        parameters=sizes.parameters,
-        layers=sizes.layers,
-        hidden_size=sizes.hidden_size,
-        attention_heads=sizes.attention_heads,
-        vocabulary=sizes.vocabulary,
-        sequence_length=sizes.sequence_length,
-        experts=sizes.experts,
-    )
-    asked = manifest.parallelism
-    degrees = None
-    if asked is not None:
-        degrees = Degrees(asked.tensor, asked.pipeline, asked.data, asked.expert, asked.context)
-    job = training_of(
-        manifest.groups, manifest.replicas, manifest.model, given, degrees, sizes.global_batch, sizes.micro_batch
-    )
-    return job if isinstance(job, Unpredicted) else predict(topology, verdict.ranks, job)
+    job = training(request)
+    if isinstance(job, Unpredicted):
+        return job
+    return predict(topology, [rank for rank in verdict.ranks if not rank.spare], job)

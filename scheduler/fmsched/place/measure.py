@@ -47,6 +47,7 @@ def measure(problem: Problem, ranks: Sequence[RankPlacement]) -> tuple[int, ...]
         *_left_behind(problem, taken, job_leaves, len(ranks)),
         _missing(problem, ranks, nodes_of, pairs),
         _cut(problem, taken, pairs),
+        *((sum(count * ruler.cost[spec.model] for (_, _, spec), count in kinds.items()),) if ruler.cost else ()),
     )
 
 

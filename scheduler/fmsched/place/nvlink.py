@@ -4,7 +4,8 @@ A GPU uses all its links at once. Over direct links (bridges, cube mesh) it has 
 pair has the GPU's whole bandwidth, and the GPU still has no more than that. So a GPU's own bandwidth to the others is the sum
 over its pairs, at most its total; its links are that divided by the rate of one. Totals and rates are the catalogue's; for a
 model that it lacks there is no total, and a link has 50 GB/s, as NVLink 2 to 4 have. An instance of one GPU has no others:
-nothing is asked of it. An instance of which something is asked lies on one node, or in one multi-node NVLink domain.
+nothing is asked of it. An instance of which something is asked lies on one node, or in one multi-node NVLink domain; over several
+nodes of a domain each GPU has what the domain's slowest node gives.
 """
 
 from __future__ import annotations
@@ -63,28 +64,21 @@ def set_enough(shape: NodeShape, gpus: Sequence[int], group: ResourceGroup) -> b
     )
 
 
-def domain_enough(topology: Topology, shape: NodeShape, domain: str, group: ResourceGroup) -> bool | None:
+def domain_enough(topology: Topology, shape: NodeShape, domain: str, group: ResourceGroup) -> bool:
     """Whether an instance may take GPUs of such a node together with other nodes of its multi-node NVLink domain.
 
-    None: it depends on which others, which is not looked at. Sure is what holds with the slowest node of the domain alone, and
-    what does not hold with the fastest and all the others.
+    A domain's switches give each GPU its whole bandwidth to any other: so a GPU has the rate of the domain's slowest node.
     """
-    if not asks(group):
-        return True
-    rates = _rates(topology)[domain]
-    specs = dict.fromkeys(shape.gpus)
-    if all(enough(group, [own(spec, [min(rates)])] * group.gpus) for spec in specs):
-        return True
-    if not any(enough(group, [own(spec, [inf] * (group.gpus - 1))] * group.gpus) for spec in specs):
-        return False
-    return None
+    rate = domain_rates(topology).get(domain, 0.0)
+    return all(enough(group, [own(spec, [rate])] * group.gpus) for spec in dict.fromkeys(shape.gpus))
 
 
 @lru_cache(maxsize=TOPOLOGIES_KEPT)
-def _rates(topology: Topology) -> dict[str, tuple[float, ...]]:
-    """By multi-node NVLink domain: GB/s between nodes, over its nodes."""
-    found: dict[str, set[float]] = {}
+def domain_rates(topology: Topology) -> dict[str, float]:
+    """By multi-node NVLink domain: GB/s between GPUs of its slowest node and others."""
+    found: dict[str, float] = {}
     for node in topology.nodes:
         if node.nvlink_domain:
-            found.setdefault(node.nvlink_domain, set()).add(node.shape.domain_nvlink_gbytes_per_s)
-    return {name: tuple(sorted(rates)) for name, rates in found.items()}
+            rate = node.shape.domain_nvlink_gbytes_per_s
+            found[node.nvlink_domain] = min(rate, found.get(node.nvlink_domain, rate))
+    return found

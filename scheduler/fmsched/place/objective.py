@@ -14,14 +14,16 @@ the value of every term off a finished placement, without the solver, and so is 
 8. free GPUs left in its leaf groups, then in its wider domains
 9. NVLink missing inside instances   GB/s, over the pairs of each instance that lies on one node, against the best pair known
 10. NVLink cut from free GPUs        GB/s, pairs of free GPUs of one model on one node that are no longer both free
+11. cost                             where the operator has given prices (price.py); with `policy: cheapest` it stands for term 1
 
-Terms that cannot differ (a level with one domain) are left out.
+Above these, or after the first where the job orders its GPU types, stands the predicted step time of a job that says what it trains
+(fastest.py). Terms that cannot differ (a level with one domain) are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 
@@ -35,6 +37,9 @@ from fmsched.model.placement import Objective, Term
 from fmsched.model.snapshot import Snapshot
 
 TOPOLOGIES_KEPT = 8  # a service has one, tests and what-if questions a few
+PREFERENCE = "steps down the preference list"
+COST = "cost"
+CUT = "NVLink GB/s cut from free GPUs"
 LEFT_IN = "free GPUs left in its "
 LEVEL_NAMES = ("leaf groups", "pods", "cores")
 
@@ -47,6 +52,10 @@ class Ruler:
     level_names: tuple[str, ...]
     strength: dict[str, int]  # by model: how many weaker strengths there are in the cluster
     best_pair: int  # GB/s: the fastest pair inside any node shape
+    first: str = PREFERENCE  # what preference_step() counts
+    cost: Mapping[str, int] = field(
+        default_factory=dict
+    )  # by model, where the cost is the last term; empty: it is not a term there
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -57,7 +66,7 @@ class Ruler:
             for name in (f"{level} spanned by the job", f"{level} spanned by its groups")
         ]
         return (
-            "steps down the preference list",
+            self.first,
             *(("instances across leaf groups",) if self.levels else ()),
             "instances across nodes",
             *wide_first,
@@ -67,7 +76,8 @@ class Ruler:
             "free GPUs left on its nodes",
             *(LEFT_IN + level for level in self.level_names),
             "NVLink GB/s missing inside instances",
-            "NVLink GB/s cut from free GPUs",
+            CUT,
+            *((COST,) if self.cost else ()),
         )
 
 
@@ -95,7 +105,10 @@ def pair_gbytes_per_s(shape: NodeShape, i: int, j: int) -> int:
 
 
 def preference_step(group: ResourceGroup, spec: GpuSpec) -> int:
-    """Position of the GPU's family in the group's order; tolerated families share the place after the preferred ones."""
+    """Position of the GPU's family in the group's order; tolerated families share the place after the preferred ones. Where the group
+    has costs, what the GPU costs above the cheapest."""
+    if group.costs:
+        return dict(group.costs)[spec.model]
     return group.preferred.index(spec.family) if spec.family in group.preferred else len(group.preferred)
 
 
@@ -128,7 +141,10 @@ def terms_max(snapshot: Snapshot, request: Request, ruler: Ruler) -> tuple[int, 
     pairs = biggest * (biggest - 1) // 2
     total = sum(len(node.shape.gpus) for node in topology.nodes)
     return (
-        sum(request.replicas * group.gpus * len(group.preferred) for group in groups),
+        sum(
+            request.replicas * group.gpus * max((cost for _, cost in group.costs), default=len(group.preferred))
+            for group in groups
+        ),
         *((instances,) if ruler.levels else ()),
         instances,
         *spans,
@@ -139,6 +155,7 @@ def terms_max(snapshot: Snapshot, request: Request, ruler: Ruler) -> tuple[int, 
         *(total for _ in ruler.levels),
         sum(request.replicas * group.gpus * (group.gpus - 1) // 2 for group in groups) * ruler.best_pair,
         nodes * pairs * ruler.best_pair,
+        *((gpus * max(ruler.cost.values()),) if ruler.cost else ()),
     )
 
 
@@ -156,7 +173,7 @@ def objective(ruler: Ruler, maxima: Sequence[int], values: Sequence[int], bound:
     terms = tuple(Term(name, float(w), float(v)) for name, w, v in zip(ruler.names, scale, values, strict=True))
     value = sum(w * v for w, v in zip(scale, values, strict=True))
     proven = bound is None or bound >= value
-    return Objective(float(value), _below(float(bound or 0), float(value), proven=proven), terms)
+    return Objective(float(value), below(float(bound or 0), float(value), proven=proven), terms)
 
 
 def left_out(ruler: Ruler, maxima: Sequence[int], gpus: int) -> int:
@@ -165,7 +182,7 @@ def left_out(ruler: Ruler, maxima: Sequence[int], gpus: int) -> int:
     return sum(weight * gpus for weight, name in zip(scale, ruler.names, strict=True) if name.startswith(LEFT_IN))
 
 
-def _below(bound: float, value: float, *, proven: bool) -> float:
+def below(bound: float, value: float, *, proven: bool) -> float:
     """Rounding must never make an unproven bound look like a proof."""
     if proven:
         return value

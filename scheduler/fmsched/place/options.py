@@ -13,7 +13,7 @@ from math import gcd
 import numpy as np
 import numpy.typing as npt
 
-from fmsched.place.objective import LEFT_IN, preference_step
+from fmsched.place.objective import CUT, LEFT_IN, preference_step
 from fmsched.place.problem import Problem
 from fmsched.place.ways import Item, Way, Ways
 
@@ -153,22 +153,25 @@ def _vector(problem: Problem, whole: Iterable[tuple[int, int, int]]) -> Vector:
 def _terms(problem: Problem, ways: Ways, way: Way, whole: Iterable[tuple[int, int, int]]) -> dict[int, int]:
     """What a node used so adds to each term; by position of the term."""
     names = problem.ruler.names
-    preference = missing = 0
+    preference = missing = cost = 0
     for i, g, n in whole:
         item: Item = ways.items[i]
         group = problem.request.groups[g]
         preference += n * item.size * preference_step(group, item.spec)
         missing += n * item.missing
+        cost += n * item.size * problem.ruler.cost.get(item.model, 0)
     nodes = names.index("nodes")
-    return {
+    last = names.index(CUT)
+    found = {
         0: preference,
         nodes: 1,
         nodes + 1: way.strength,
         nodes + 2: way.cells,
         nodes + 3: way.left,
-        len(names) - 2: missing + way.missing,
-        len(names) - 1: way.cut,
+        last - 1: missing + way.missing,
+        last: way.cut,
     }
+    return found | {last + 1: cost} if problem.ruler.cost else found
 
 
 def packing(problem: Problem, raw: Raw) -> Packing:

@@ -143,22 +143,14 @@ def _span_zones(
             for b, item in enumerate(bins)
         ]
         if nvlink.asks(group):
-            fit = [
-                nvlink.domain_enough(snapshot.topology, i.shape, i.nvlink_domain, group) if s else True
-                for i, s in zip(bins, spans, strict=True)
-            ]
-            exact = exact and None not in fit
-            spans = [each if sure else () for each, sure in zip(spans, fit, strict=True)]
-        if group.apart and request.replicas > 1 and any(spans):
-            # Which of the parts on a node are of one instance is not counted, so they cannot be kept apart: not looked at.
-            exact = False
-            spans = [() for _ in bins]
+            fast = [nvlink.domain_enough(snapshot.topology, i.shape, i.nvlink_domain, group) for i in bins]
+            spans = [each if enough else () for each, enough in zip(spans, fast, strict=True)]
         found.append(spans)
     return found, exact
 
 
 def _spans_from(group: ResourceGroup, item: Bin, zones: tuple[int, ...]) -> Spans:
-    if group.gpus == 1:
+    if group.gpus == 1 or group.apart:
         return ()
     if not relations.spans_only_by_nvlink(group):
         return tuple((zone, "") for zone in zones)

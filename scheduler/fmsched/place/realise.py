@@ -75,8 +75,8 @@ def _layout(of_bin: Ways, way: Way, free: tuple[int, ...], left: Mapping[int, in
         return [(number, mask_indices(gpus)) for number, gpus in way.sets]
     found = []
     at = 0
-    for number, item in enumerate(of_bin.items):  # by falling size: first fit by falling size
-        size = 1 if item.fragment else item.size
+    sizes = [1 if item.fragment else item.size for item in of_bin.items]  # a fragment comes GPU by GPU
+    for number, size in sorted(enumerate(sizes), key=lambda entry: -entry[1]):  # first fit by falling size
         most = way.counts[number] if way.counts else min(left[number], (way.gpus - at) // size)
         for _ in range(most):
             found.append((number, free[at : at + size]))

@@ -12,7 +12,9 @@
    instances keep to nodes and groups are few, tables.py answers the same question by dynamic programming, exact and faster;
    where every instance is larger than a node, spanning.py asks the tables GPU by GPU.
 4. realise.py picks nodes, GPU sets and instances, all of equal worth; ranks.py orders them.
-5. The terms are then measured on the finished placement, not taken from the solver, and the proven bound stands beside them.
+5. fastest.py asks this again for narrower parts of the cluster where the job says what it trains, and takes the placement with the
+   least predicted step time.
+6. The terms are then measured on the finished placement, not taken from the solver, and the proven bound stands beside them.
 
 The limit is deterministic. A search that it cuts answers with its best placement and an honest gap, or with Undecided.
 """
@@ -28,7 +30,8 @@ from fmsched.place import spanning, tables
 from fmsched.place.counts import within_feeds
 from fmsched.place.cpsat import Found, Infeasible, LimitReached, search
 from fmsched.place.measure import measure
-from fmsched.place.objective import Ruler, left_out, objective, ruler_of, terms_max, weights
+from fmsched.place.objective import Ruler, left_out, objective, terms_max, weights
+from fmsched.place.price import by_policy, in_full, ruler_for
 from fmsched.place.problem import Problem, problem_of
 from fmsched.place.ranks import rank_placements
 from fmsched.place.realise import cells_of
@@ -43,14 +46,28 @@ def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
         raise ValueError(
             f"job {request.job}: {request.replicas} replicas of {[group.gpus for group in request.groups]} GPUs ask for nothing"
         )
-    ruler = ruler_of(snapshot.topology)
+    question = by_policy(snapshot, request)
+    if request.work is not None:
+        from fmsched.place.fastest import fastest
+
+        found = fastest(snapshot, question, budget)
+    else:
+        found = best(snapshot, question, budget)
+    if found is None:
+        return _refusal(snapshot, request, budget)
+    return in_full(snapshot, question, found) if isinstance(found, Placement) and question is not request else found
+
+
+def best(snapshot: Snapshot, request: Request, budget: Budget) -> Placement | Undecided | None:
+    """By the terms of objective.py alone; None: proven, there is no placement."""
+    ruler = ruler_for(snapshot, request)
     maxima = terms_max(snapshot, request, ruler)
     problem, found = _search(snapshot, request, ruler, maxima, budget)
     if isinstance(found, Found):
         return _placement(problem, found, maxima)
     if isinstance(found, LimitReached) or not problem.exact:
         return Undecided(request.job, f"no placement and no proof within {budget.deterministic_s:g} deterministic seconds")
-    return _refusal(snapshot, request, budget)
+    return None
 
 
 def _search(

@@ -404,7 +404,8 @@ class _Tables:
             tables[0][:, (numbers[g] > 0) & (numbers[g] < problem.request.replicas)] = NONE
         for first, second in self._limits.equal.get(level, ()):
             tables[0][:, numbers[first] != numbers[second]] = NONE
-        for g in self._limits.apart.get(level, ()):
+        # One in a pod is one in each of its leaf groups.
+        for g in (g for wider, groups in self._limits.apart.items() if wider >= level for g in groups):
             tables[0][:, numbers[g] > 1] = NONE
         tables[0][tables[0] >= NONE] = NONE
 

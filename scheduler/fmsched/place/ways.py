@@ -63,6 +63,8 @@ class Ways:
 
 def eligible(group: ResourceGroup, spec: GpuSpec) -> bool:
     """Whether a GPU may carry a rank of the group, whatever stands beside it."""
+    if group.models and spec.model not in group.models:
+        return False
     return (not group.families or spec.family in group.families) and spec.memory_gb >= group.min_memory_gb
 
 

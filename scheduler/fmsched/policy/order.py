@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from fmsched.model.job import Request
 from fmsched.model.record import Job
@@ -16,4 +17,4 @@ def waiting_in_order(jobs: Iterable[Job]) -> tuple[Job, ...]:
 
 def question(request: Request) -> tuple[object, ...]:
     """What a request asks, whoever asks it: two waiting jobs with one question have one answer."""
-    return (request.groups, request.replicas, request.avoid_nodes)
+    return (replace(request, job=""),)

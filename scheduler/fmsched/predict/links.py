@@ -216,6 +216,41 @@ class Links:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Best:
+    """What the GPUs of one node of a shape can have at best, one GPU and one direction.
+
+    outside_gbps                  Gb/s towards other nodes: adapters per GPU, and no more than its slot
+    adapters_per_gpu              of the node's best rate
+    inside_alpha_s                the least start of a message inside the node
+    inside_bytes_per_s[k]         of any group of two to k GPUs of the node; by k, 0 for fewer than two
+    """
+
+    outside_gbps: float
+    adapters_per_gpu: float
+    inside_alpha_s: float
+    inside_bytes_per_s: tuple[float, ...]
+
+
+def best_of(shape: NodeShape) -> Best:
+    """No group of GPUs on such a node does better."""
+    pcie, share, count = _pcie(shape), _adapters_per_gpu(shape), len(shape.gpus)
+    cap = pcie * PCIE_SHARE / NETWORK_SHARE * 8
+    links = {shape.nvlink[i][j] for i in range(count) for j in range(count) if i != j}
+    alike = len(links) == 1 and len({spec.model for spec in shape.gpus}) == 1
+    # Links that are not alike: no cut and no pair has more than all links of the best joined GPU together.
+    most = max((sum(row) for row in shape.nvlink), default=0.0)
+    alpha_s, rates = PCIE_ALPHA_S, [0.0, 0.0]
+    for size in range(2, count + 1):
+        rate = (nvlink_rate(shape, range(size)) if alike else most) / 2
+        if rate * NVLINK_SHARE >= pcie * PCIE_SHARE:
+            alpha_s = NVLINK_ALPHA_S
+            rates.append(max(rates[-1], rate * NVLINK_SHARE * 1e9))
+        else:
+            rates.append(max(rates[-1], pcie * PCIE_SHARE * 1e9))
+    return Best(min(shape.link_gbps * share, cap), share, alpha_s, tuple(rates))
+
+
 def _within(inside: _Inside) -> Weakest:
     return Weakest(inside.kind, inside.node, inside.other, 0, inside.gbytes_per_s * 8, inside.gbytes_per_s * 8)
 

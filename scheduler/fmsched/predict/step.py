@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from fmproto.gpus import lookup
 from fmsched.model.fabric import Topology
@@ -101,6 +102,29 @@ def predict(topology: Topology, ranks: Sequence[RankPlacement], job: Training) -
         return Unpredicted(str(missing))
 
 
+class Spread(Protocol):
+    """How the groups of a job lie."""
+
+    def worst(self, kind: str, seconds: Callable[[Span], float]) -> float: ...
+
+    def links(self) -> tuple[GroupLink, ...]: ...
+
+
+def step_seconds(spread: Spread, flops_per_s: float, job: Training) -> float | Unpredicted:
+    """One step with the groups spread so and a slowest GPU that attains so much: what a bound is made of (bound.py)."""
+    batch = _batch(job)
+    return batch if isinstance(batch, Unpredicted) else _step(spread, _Machines(flops_per_s, 1.0, ""), job, batch).step_s
+
+
+def attained_flops_per_s(model: str, precision: str) -> float | None:
+    """FLOP/s that a GPU of this model reaches in training; None where the catalogue does not say."""
+    facts = lookup(model)
+    if facts is None or facts.dense_tflops <= 0:
+        return None
+    faster = FP8_SPEEDUP if precision == "fp8" and facts.architecture in FP8_ARCHITECTURES else 1.0
+    return facts.dense_tflops * 1e12 * ATTAINABLE.get(facts.architecture, ATTAINABLE_DEFAULT) * faster
+
+
 @dataclass(frozen=True, slots=True)
 class _Batch:
     micro_batches: int  # of a replica
@@ -132,12 +156,10 @@ def _machines(topology: Topology, members: Sequence[RankPlacement], precision: s
     for rank in members:
         model = topology.node(rank.node).shape.gpus[rank.gpu].model
         if model not in known:
-            facts = lookup(model)
-            if facts is None or facts.dense_tflops <= 0:
+            facts, reached = lookup(model), attained_flops_per_s(model, precision)
+            if facts is None or reached is None:
                 return Unpredicted(f"the FLOP/s of {model!r} are not known ({rank.node})")
-            faster = FP8_SPEEDUP if precision == "fp8" and facts.architecture in FP8_ARCHITECTURES else 1.0
-            share = ATTAINABLE.get(facts.architecture, ATTAINABLE_DEFAULT)
-            known[model] = facts.dense_tflops * 1e12, facts.dense_tflops * 1e12 * share * faster
+            known[model] = facts.dense_tflops * 1e12, reached
         dense, attainable = known[model]
         peak += dense
         if slowest is None or attainable < slowest[0]:
@@ -184,7 +206,7 @@ class _MicroBatch:
     pp_s: float
 
 
-def _step(groups: _Groups, machines: _Machines, job: Training, batch: _Batch) -> Predicted:
+def _step(groups: Spread, machines: _Machines, job: Training, batch: _Batch) -> Predicted:
     degrees, hidden = job.degrees, job.overlap
     one = _micro_batch(groups, machines, job)
     waits_s = (
@@ -223,7 +245,7 @@ def _step(groups: _Groups, machines: _Machines, job: Training, batch: _Batch) ->
     )
 
 
-def _micro_batch(groups: _Groups, machines: _Machines, job: Training) -> _MicroBatch:
+def _micro_batch(groups: Spread, machines: _Machines, job: Training) -> _MicroBatch:
     model, degrees = job.model, job.degrees
     tokens = job.micro_batch * model.sequence / degrees.context  # of one rank
     layers, layer_share = _fullest_stage(job)
@@ -264,7 +286,7 @@ def _fullest_stage(job: Training) -> tuple[int, int]:
     return (per_stage + 1, per_stage) if with_head > without else (per_stage + 1, per_stage + 1)
 
 
-def _data_s(groups: _Groups, job: Training) -> float:
+def _data_s(groups: Spread, job: Training) -> float:
     """Reducing the gradients of one rank's parameters, and gathering the new parameters where the optimizer is sharded."""
     model, degrees = job.model, job.degrees
     share = degrees.tensor * degrees.pipeline

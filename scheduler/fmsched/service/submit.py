@@ -13,7 +13,7 @@ from fmproto.v1 import job_pb2
 from fmproto.v1 import scheduler_pb2 as pb
 from fmsched.lifecycle.table import submitted
 from fmsched.loop import Scheduler, Solver
-from fmsched.manifest import Manifest, parse, request, summary
+from fmsched.manifest import Manifest, parse, request, summary, work
 from fmsched.model.hardware import JobId
 from fmsched.model.job import Request
 from fmsched.model.placement import Unplaceable
@@ -90,7 +90,10 @@ def spec_message(manifest: Manifest, id_: JobId, text: str, submitted_ms: int, c
         hold_s=call.hold_s,
         model=manifest.model,
         max_restarts=manifest.max_restarts,
+        policy=manifest.policy,
     )
+    if (trained := work(manifest)) is not None:
+        spec.work.CopyFrom(codec.work_message(trained))
     template = manifest.template
     if template is not None:
         spec.template.CopyFrom(
@@ -198,5 +201,5 @@ class Submit:
         verdict, seconds = await self._solver(snapshot, asked, scheduler.config.budget)
         nodes = len(snapshot.topology.nodes)
         gpus = sum(len(node.shape.gpus) for node in snapshot.topology.nodes)
-        predicted = forecast(manifest, snapshot.topology, verdict)
+        predicted = forecast(asked, snapshot.topology, verdict)
         return json.dumps(plan_json(asked, verdict, seconds, nodes, gpus, predicted))

@@ -26,7 +26,9 @@ from fmsched.model.record import (
     State,
     Status,
 )
+from fmsched.model.work import Work
 
+DEGREES = 5
 FABRIC_PLAIN_BYTES_MAX = 256 << 10
 FABRIC_BYTES_MAX = 256 << 20  # inflated
 
@@ -183,7 +185,13 @@ def spec_of(message: pb.JobSpec) -> Spec:
     return Spec(
         id=message.id,
         name=message.name,
-        request=Request(message.id, tuple(group_of(group) for group in message.groups), message.replica_count),
+        request=Request(
+            message.id,
+            tuple(group_of(group) for group in message.groups),
+            message.replica_count,
+            policy=message.policy,
+            work=work_of(message.work) if message.HasField("work") else None,
+        ),
         priority=message.priority,
         submitted_ms=message.submitted_ms,
         allocation=not message.HasField("template"),
@@ -193,6 +201,25 @@ def spec_of(message: pb.JobSpec) -> Spec:
         queue=message.queue,
         tenant=message.tenant,
     )
+
+
+# Of Work, by the same name in both; degrees are five numbers.
+_WORK = (
+    "model", "parameters", "layers", "hidden_size", "attention_heads", "vocabulary", "sequence_length", "experts", "micro_batch",
+    "global_batch",
+)  # fmt: skip
+
+
+def work_of(message: pb.Work) -> Work:
+    degrees = None
+    if len(message.degrees) == DEGREES:
+        tensor, pipeline, data, expert, context = message.degrees
+        degrees = tensor, pipeline, data, expert, context
+    return Work(**{name: getattr(message, name) for name in _WORK}, degrees=degrees)
+
+
+def work_message(work: Work) -> pb.Work:
+    return pb.Work(**{name: getattr(work, name) for name in _WORK}, degrees=work.degrees or ())
 
 
 def why_message(why: Why) -> pb.Why:
