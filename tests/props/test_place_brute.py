@@ -5,28 +5,33 @@ Both engines are held against the same oracle: the count model alone, and the ta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from fmsched.model.job import Request
-from fmsched.model.placement import Budget, Placement, Unplaceable
+from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import tables
 from fmsched.place.check import check
+from fmsched.place.objective import ruler_of
+from fmsched.place.problem import problem_of
 from fmsched.place.solve import solve
 from tests.support import brute, random_cases
 
 SEEDS_PER_BATCH = 45
 STATES_MAX = tables.STATES_MAX  # 0 leaves everything to the count model
 BATCHES = 8
+Case = Callable[[Random], tuple[Snapshot, Request]]
 
 
+@pytest.mark.parametrize("make", [random_cases.case, random_cases.reserving])
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_equals_exhaustive_search(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_exhaustive_search(batch: int, make: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
     for seed in range(batch * SEEDS_PER_BATCH, (batch + 1) * SEEDS_PER_BATCH):
-        snapshot, request = random_cases.case(Random(seed))
+        snapshot, request = make(Random(seed))
         try:
             best = brute.best(snapshot, request)
         except brute.TooManyError:
@@ -40,11 +45,18 @@ def test_equals_exhaustive_search(batch: int, monkeypatch: pytest.MonkeyPatch) -
 
 def _compare(case: str, snapshot: Snapshot, request: Request, best: tuple[int, ...] | None) -> None:
     verdict = solve(snapshot, request, Budget(explain_solves_max=0))
+    exact = problem_of(snapshot, request, ruler_of(snapshot.topology)).exact
+    if isinstance(verdict, Undecided):
+        assert not exact, f"{case}: undecided, but {best} is possible"
+        return  # stages across nodes where nearness does not pass on: nothing is claimed
     if best is None:
         assert isinstance(verdict, Unplaceable), f"{case}: placed where nothing is allowed: {verdict}"
         return
     assert isinstance(verdict, Placement), f"{case}: {verdict}, but {best} is possible"
     assert check(snapshot, request, verdict) == (), case
     found = tuple(int(term.value) for term in verdict.objective.terms)
+    if not exact and not verdict.objective.optimal:
+        assert found >= best, f"{case}: {found} is better than {best}"
+        return
     assert found == best, f"{case}: {[(t.name, t.value, b) for t, b in zip(verdict.objective.terms, best, strict=True)]}"
     assert verdict.objective.optimal, f"{case}: not proven"

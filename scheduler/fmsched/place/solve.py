@@ -12,6 +12,7 @@
    instances keep to nodes and groups are few, tables.py answers the same question by dynamic programming, exact and faster;
    where every instance is larger than a node, spanning.py asks the tables GPU by GPU.
 4. realise.py picks nodes, GPU sets and instances, all of equal worth; ranks.py orders them.
+   Where talks of the job that reserve bandwidth may meet on a link, settle.py holds the answer against all of them together.
 5. The terms are then measured on the finished placement, not taken from the solver, and the proven bound stands beside them.
 
 The limit is deterministic. A search that it cuts answers with its best placement and an honest gap, or with Undecided.
@@ -32,6 +33,7 @@ from fmsched.place.objective import Ruler, left_out, objective, ruler_of, terms_
 from fmsched.place.problem import Problem, problem_of
 from fmsched.place.ranks import rank_placements
 from fmsched.place.realise import cells_of
+from fmsched.place.settle import settle
 
 
 def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
@@ -62,18 +64,25 @@ def _search(
     placement with an instance across nodes is better, and the wider question need not be asked.
     """
     scale = weights(maxima)
+    seconds = budget.deterministic_s
+
+    def whole(problem: Problem) -> Found | Infeasible | LimitReached:
+        return _powered(problem, tables.search(problem)) or search(problem, scale, seconds)
+
+    def across(problem: Problem) -> Found | Infeasible | LimitReached:
+        return _powered(problem, spanning.search(problem)) or search(problem, scale, seconds)
+
     narrow = problem_of(snapshot, request, ruler, spanning=False)
-    found = _powered(narrow, tables.search(narrow)) or search(narrow, scale, budget.deterministic_s)
+    narrow, found = settle(narrow, whole(narrow), whole, scale, seconds)
     if isinstance(found, Found) and found.preference == 0:
         return narrow, found
     wide = problem_of(snapshot, request, ruler)
     if not wide.spans:
-        return (
-            narrow if wide.exact else wide
-        ), found  # the same bins and ways; perhaps not all that may span was looked at
-    wider = _powered(wide, spanning.search(wide)) or search(wide, scale, budget.deterministic_s)
+        # The same bins and ways; perhaps not all that may span was looked at.
+        return (narrow if wide.exact else wide), found
+    wide, wider = settle(wide, across(wide), across, scale, seconds)
     if isinstance(found, Found) and isinstance(wider, LimitReached):
-        return narrow, replace(found, bound=0)  # a placement all the same, of which nothing is proven
+        return narrow, replace(found, bound=0, floor=None)  # a placement all the same, of which nothing is proven
     return wide, wider
 
 
@@ -83,10 +92,13 @@ def _powered(problem: Problem, found: Found | Infeasible | None) -> Found | Infe
 
 
 def _placement(problem: Problem, found: Found, maxima: tuple[int, ...]) -> Placement:
-    ranks = rank_placements(problem, cells_of(problem, found.counts))
+    matched = found.counts.chosen.groups if found.counts.chosen is not None else frozenset[int]()
+    ranks = rank_placements(problem, cells_of(problem, found.counts), matched)
     values = measure(problem, ranks)
     bound = found.bound if problem.exact else 0
-    if bound is not None:
+    if problem.exact and found.floor is not None:
+        bound = sum(weight * value for weight, value in zip(weights(maxima), found.floor, strict=True))
+    elif bound is not None:
         bound -= left_out(problem.ruler, maxima, problem.request.gpus)
     return Placement(problem.request.job, ranks, objective(problem.ruler, maxima, values, bound))
 
