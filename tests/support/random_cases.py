@@ -57,7 +57,7 @@ def reserving(rng: Random) -> tuple[Snapshot, Request]:
         topology = _cluster(rng, fabric=True)
         if len(topology.fabric.switches) < 2:
             continue
-        count = rng.choice([1, 2, 2, 3])
+        count = rng.choice([1, 2, 2, 2, 3])
         kind = rng.choice(["PP", "PP", "TP", "DP", "EP"])
         groups = tuple(_group(rng, i, topology.nodes, True, kind) for i in range(count))
         # Stages across nodes are not looked at where nearness does not pass on from pair to pair: in no tree.
@@ -67,11 +67,12 @@ def reserving(rng: Random) -> tuple[Snapshot, Request]:
                 each,
                 gpus=1 if kind == "PP" and not tree else rng.choice([1, 1, 2, 3]) if count < 3 else each.gpus,
                 min_nvlink_gbytes_per_s=0.0,
-                reach=Reach(None, 0.0, rng.choice([100.0, 150.0, 200.0, 300.0])) if rng.random() < 0.8 else each.reach,
+                reach=Reach(None, 0.0, rng.choice([60.0, 110.0, 150.0, 190.0])) if rng.random() < 0.8 else each.reach,
             )
             for each in groups
         )
-        state = _links_taken(rng, _snapshot(rng, topology))
+        state = _snapshot(rng, topology)
+        state = _links_taken(rng, state) if rng.random() < 0.4 else state
         # Most of what is free, so that it cannot all lie in one leaf group.
         free = sum(len(state.free_indices(each.name)) for each in topology.nodes)
         replicas = rng.choice([1, 2, max(1, free // sum(each.gpus for each in groups))])

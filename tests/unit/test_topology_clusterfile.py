@@ -66,7 +66,8 @@ nodes:
 fabric:
   switches: {"leaf[1-2]": 0, "rail[1-4]": 0, "spine[1-2]": 1}
   links:
-    - {between: ["leaf[1-2]", "spine[1-2]"], gbps: 400, count: 4}
+    - {between: ["leaf[1-2]", spine1], gbps: 400, count: 4, measuredGbps: 120.5}
+    - {between: ["leaf[1-2]", spine2], gbps: 400, count: 4}
     - {between: [spine1, "rail[1-4]"], gbps: 200}
     - {between: [spine2, "rail[1-4]"], gbps: 200, down: true}
     - {between: [t1, leaf2], gbps: 400, hca: mlx5_3}
@@ -104,6 +105,11 @@ def test_what_is_held_sick_and_closed(snapshot: Snapshot) -> None:
     sliced = {GpuId("s1", 0): mig, GpuId("s1", 1): mig}
     assert snapshot.unfit == {GpuId("n03", 3): "Xid 79: fallen off the bus", GpuId("m1", 2): "ECC", **sliced}
     assert snapshot.closed == {"t2": "repair"}
+
+
+def test_traffic_is_measured_on_each_pair_of_switches(snapshot: Snapshot) -> None:
+    assert snapshot.links_measured == {("leaf1", "spine1"): 120.5, ("leaf2", "spine1"): 120.5}
+    assert snapshot.emptied().links_measured == {}
 
 
 def test_nodes_of_one_type_share_one_shape(snapshot: Snapshot) -> None:

@@ -81,6 +81,8 @@ def leaves_of(topology: Topology, request: Request, ranks: Iterable[RankPlacemen
     number = {group.name: g for g, group in enumerate(request.groups)}
     found: dict[tuple[int, int], set[int]] = {}
     for rank in ranks:
+        if rank.group not in number:
+            continue
         where = found.setdefault((number[rank.group], rank.replica), set())
         if rank.node in topology.index:
             where.add(int(topology.leaf_of[topology.index[rank.node]]))

@@ -32,23 +32,27 @@ def may_meet(problem: Problem) -> bool:
 
 
 def settle(
-    problem: Problem, alone: Answer, best: Callable[[Problem], Answer], weights: Sequence[int], deterministic_s: float
+    problem: Problem,
+    alone: Answer,
+    best: Callable[[Problem, float], Answer],
+    weights: Sequence[int],
+    deterministic_s: float,
 ) -> tuple[Problem, Answer]:
-    """(the problem that the answer is of, the answer). `alone`: that of `best`, which looks at each talk alone."""
+    """(the problem that the answer is of, the answer). `alone`: that of `best`, which looks at each talk alone, within a limit."""
     if not may_meet(problem) or not isinstance(alone, Found):
         return problem, alone
     values, fits = _look(problem, alone)
     if fits:
         return problem, alone
     strict = _strict(problem)
-    found = best(strict)
+    found = best(strict, deterministic_s / 2)
     answer: Answer = LimitReached()
     if isinstance(found, Found):
         answer = replace(found, bound=alone.bound, floor=values if alone.bound is None else None)
         if alone.bound is None and _look(strict, found)[0] == values:
             return strict, replace(answer, floor=None)
     if together.rows(problem) <= together.ROWS_MAX:
-        exact = search(problem, weights, deterministic_s, together=True)
+        exact = search(problem, weights, deterministic_s / 2, together=True)
         if isinstance(exact, Infeasible) or (
             isinstance(exact, Found) and (exact.bound is None or answer == LimitReached())
         ):

@@ -66,11 +66,11 @@ def _search(
     scale = weights(maxima)
     seconds = budget.deterministic_s
 
-    def whole(problem: Problem) -> Found | Infeasible | LimitReached:
-        return _powered(problem, tables.search(problem)) or search(problem, scale, seconds)
+    def whole(problem: Problem, limit_s: float = seconds) -> Found | Infeasible | LimitReached:
+        return _powered(problem, tables.search(problem)) or search(problem, scale, limit_s)
 
-    def across(problem: Problem) -> Found | Infeasible | LimitReached:
-        return _powered(problem, spanning.search(problem)) or search(problem, scale, seconds)
+    def across(problem: Problem, limit_s: float = seconds) -> Found | Infeasible | LimitReached:
+        return _powered(problem, spanning.search(problem)) or search(problem, scale, limit_s)
 
     narrow = problem_of(snapshot, request, ruler, spanning=False)
     narrow, found = settle(narrow, whole(narrow), whole, scale, seconds)

@@ -125,6 +125,8 @@ def _link_data(row: LinkRow) -> Data:
         data["down"] = True
     if row.hca:
         data["hca"] = row.hca
+    if row.measured_gbps:
+        data["measuredGbps"] = _figure(row.measured_gbps)
     return data
 
 
