@@ -5,15 +5,17 @@ Both engines are held against the same oracle: the count model alone, and the ta
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable
 from fmsched.model.snapshot import Snapshot
-from fmsched.place import tables
+from fmsched.place import settle, tables
 from fmsched.place.check import check
 from fmsched.place.objective import ruler_of
 from fmsched.place.problem import problem_of
@@ -41,6 +43,26 @@ def test_equals_exhaustive_search(batch: int, make: Case, monkeypatch: pytest.Mo
             monkeypatch.setattr(tables, "STATES_MAX", states_max)
             _compare(f"seed {seed}, tables {'on' if states_max else 'off'}", snapshot, request, best)
     assert compared >= SEEDS_PER_BATCH * 3 // 4, "too many cases were too big to try everything"
+
+
+@pytest.mark.parametrize("batch", range(3))
+def test_talks_that_meet_equal_exhaustive_search(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model of all talks together, also where talks alone would do."""
+    asked = 0
+    real = settle.search
+
+    def search(*args: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return real(*args, **options)
+
+    monkeypatch.setattr(settle, "search", search)
+    monkeypatch.setattr(settle, "_look", lambda *_: ((object(),), False))  # nothing fits, and nothing is as good
+    for seed in range(6_000 + batch * SEEDS_PER_BATCH, 6_000 + (batch + 1) * SEEDS_PER_BATCH):
+        snapshot, request = random_cases.reserving(Random(seed))
+        with contextlib.suppress(brute.TooManyError):
+            _compare(f"seed {seed}", snapshot, request, brute.best(snapshot, request))
+    assert asked >= 4
 
 
 def _compare(case: str, snapshot: Snapshot, request: Request, best: tuple[int, ...] | None) -> None:
