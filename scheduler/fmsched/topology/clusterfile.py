@@ -30,6 +30,7 @@ from fmsched.model.fabric import Fabric, Link, Switch
 from fmsched.model.hardware import GpuId, GpuSpec, HcaSpec, JobId, Node, NodeName, NodeShape
 from fmsched.model.snapshot import PowerBudget, Snapshot
 from fmsched.topology.graph import build_topology
+from fmsched.topology.reserved_rows import ReservedRow, links_held, read_reserved
 from fmsched.topology.routes import measured_of
 
 LEVEL_MAX = 8
@@ -71,6 +72,7 @@ class ClusterFile:
     closed: tuple[tuple[str, str], ...] = ()
     problems: tuple[Problem, ...] = ()  # of an import: what was set aside
     power: tuple[tuple[str, str, float], ...] = ()  # (name, range of nodes, W)
+    reserved: tuple[ReservedRow, ...] = ()
     level_of: Mapping[str, int] = field(default_factory=dict)  # by switch name, implied switches too
 
     @property
@@ -108,8 +110,9 @@ def _read(top: Fields) -> ClusterFile:
     closed = _read_closed(top, described)
     problems = _read_problems(top)
     power = _read_power(top, described)
+    reserved = read_reserved(top, level_of)
     top.finish()
-    return ClusterFile(name, described, switches, links, busy, closed, problems, power, level_of)
+    return ClusterFile(name, described, switches, links, busy, closed, problems, power, reserved, level_of)
 
 
 def _expand_into(fields: Fields, line: int, path: str, text: str) -> tuple[str, ...]:
@@ -401,6 +404,7 @@ def to_snapshot(cluster: ClusterFile) -> Snapshot:
         unfit=unfit,
         closed=closed,
         power=power,
+        links_held=links_held(cluster.reserved),
         links_measured=measured_of(topology.fabric),
     )
 
