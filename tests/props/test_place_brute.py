@@ -15,10 +15,11 @@ import pytest
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable
 from fmsched.model.snapshot import Snapshot
-from fmsched.place import settle, tables
+from fmsched.place import by_zone, settle, tables
 from fmsched.place.check import check
+from fmsched.place.cpsat import Found, Infeasible
 from fmsched.place.objective import ruler_of
-from fmsched.place.problem import problem_of
+from fmsched.place.problem import Problem, problem_of
 from fmsched.place.solve import solve
 from tests.support import brute, random_cases
 
@@ -63,6 +64,24 @@ def test_talks_that_meet_equal_exhaustive_search(batch: int, monkeypatch: pytest
         with contextlib.suppress(brute.TooManyError):
             _compare(f"seed {seed}", snapshot, request, brute.best(snapshot, request))
     assert asked >= 4
+
+
+def test_one_group_zone_by_zone_equals_exhaustive_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = 0
+    real = by_zone.search
+
+    def search(problem: Problem) -> Found | Infeasible | None:
+        nonlocal answers
+        found = real(problem)
+        answers += isinstance(found, Found)
+        return found
+
+    monkeypatch.setattr(by_zone, "search", search)
+    for seed in range(7_000, 7_150):
+        snapshot, request = random_cases.cut_off(Random(seed))
+        with contextlib.suppress(brute.TooManyError):
+            _compare(f"seed {seed}", snapshot, request, brute.best(snapshot, request))
+    assert answers >= 5
 
 
 def _compare(case: str, snapshot: Snapshot, request: Request, best: tuple[int, ...] | None) -> None:

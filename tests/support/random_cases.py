@@ -79,6 +79,18 @@ def reserving(rng: Random) -> tuple[Snapshot, Request]:
         return state, clusters.request(*groups, replicas=min(replicas, 4))
 
 
+def cut_off(rng: Random) -> tuple[Snapshot, Request]:
+    """One group that reserves, where links without room cut some leaf groups off from the rest."""
+    while True:
+        topology = _cluster(rng, fabric=True)
+        if len(topology.leaves) < 3:
+            continue
+        state = _links_taken(rng, _snapshot(rng, topology))
+        reserve = rng.choice([60.0, 110.0, 190.0])
+        one = group("g0", "DP", rng.choice([1, 1, 1, 2]), reserve=reserve)
+        return state, clusters.request(one, replicas=rng.choice([2, 2, 3, 4]))
+
+
 def _cluster(rng: Random, fabric: bool) -> Topology:
     """Under one leaf, in a tree with one or two spines, in a ring of leaves, on two fabrics, or unconnected."""
     count = rng.randint(4, 6) if fabric else rng.randint(2, 3)

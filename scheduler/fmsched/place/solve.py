@@ -10,7 +10,8 @@
    nodes, replicas and GPUs cost no search, and the model is exact, also where instance sizes do not divide one another.
 3. cpsat.py minimises the terms of objective.py one after the other; each proven optimum binds the later stages. Where
    instances keep to nodes and groups are few, tables.py answers the same question by dynamic programming, exact and faster;
-   where every instance is larger than a node, spanning.py asks the tables GPU by GPU.
+   where every instance is larger than a node, spanning.py asks the tables GPU by GPU; where one group's zones are no domains,
+   by_zone.py asks them zone by zone.
 4. realise.py picks nodes, GPU sets and instances, all of equal worth; ranks.py orders them.
    Where talks of the job that reserve bandwidth may meet on a link, settle.py holds the answer against all of them together.
 5. The terms are then measured on the finished placement, not taken from the solver, and the proven bound stands beside them.
@@ -25,7 +26,7 @@ from dataclasses import replace
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, Verdict
 from fmsched.model.snapshot import Snapshot
-from fmsched.place import spanning, tables
+from fmsched.place import by_zone, spanning, tables
 from fmsched.place.counts import within_feeds
 from fmsched.place.cpsat import Found, Infeasible, LimitReached, search
 from fmsched.place.measure import measure
@@ -67,7 +68,7 @@ def _search(
     seconds = budget.deterministic_s
 
     def whole(problem: Problem, limit_s: float = seconds) -> Found | Infeasible | LimitReached:
-        return _powered(problem, tables.search(problem)) or search(problem, scale, limit_s)
+        return _powered(problem, tables.search(problem) or by_zone.search(problem)) or search(problem, scale, limit_s)
 
     def across(problem: Problem, limit_s: float = seconds) -> Found | Infeasible | LimitReached:
         return _powered(problem, spanning.search(problem)) or search(problem, scale, limit_s)
