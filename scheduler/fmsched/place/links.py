@@ -18,6 +18,7 @@ from functools import lru_cache
 import numpy as np
 
 from fmsched.model.fabric import Topology
+from fmsched.model.hardware import JobId
 from fmsched.model.job import Reach, Request
 from fmsched.model.placement import RankPlacement
 from fmsched.model.snapshot import Snapshot
@@ -115,6 +116,27 @@ def left_on(snapshot: Snapshot) -> Floats:
             if (number := routes.number.get(link)) is not None:
                 left[number] -= gbps
     return left
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """A link between two switches, and who has how much of it. Gb/s."""
+
+    link: Edge
+    gbps: float
+    measured: float
+    reserved: tuple[tuple[JobId, float], ...]  # by job, in order of names
+
+
+def in_use(topology: Topology, held: Mapping[JobId, Mapping[Edge, float]], measured: Mapping[Edge, float]) -> list[LinkUse]:
+    """The links on which jobs reserve something, or traffic is measured."""
+    routes = routes_of(topology)
+    found = []
+    for i, link in enumerate(routes.links):
+        jobs = tuple((job, gbps) for job, links in sorted(held.items()) if (gbps := links.get(link, 0.0)) > 0)
+        if jobs or link in measured:
+            found.append(LinkUse(link, float(routes.gbps[i]), measured.get(link, 0.0), jobs))
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
