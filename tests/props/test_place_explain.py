@@ -19,6 +19,7 @@ from tests.support import random_cases
 SEEDS_PER_BATCH = 60
 BATCHES = 5
 COUNTS = ("replicas", "GPU count")
+RATES = {"minInfiniBandBandwidthGbps": "min_link_gbps", "reserveBandwidthGbps": "reserve_gbps"}
 Case = Callable[[Random], tuple[Snapshot, Request]]
 
 
@@ -142,8 +143,8 @@ def _relaxed(group: ResourceGroup, text: str) -> ResourceGroup:
             return replace(group, min_nvlink_gbytes_per_s=float(value))
         case "maxHopCount":
             return replace(group, reach=replace(reach, max_hops=int(value)))
-        case "minInfiniBandBandwidthGbps":
-            return replace(group, reach=replace(reach, min_link_gbps=float(value)))
+        case "minInfiniBandBandwidthGbps" | "reserveBandwidthGbps":
+            return replace(group, reach=replace(reach, **{RATES[word]: float(value)}))  # type: ignore[arg-type]
         case "minNVLinksPerGPU":
             return replace(group, min_nvlink_links=int(value))
         case "minNVLinkBandwidthGbpsAggregate":
@@ -154,8 +155,6 @@ def _relaxed(group: ResourceGroup, text: str) -> ResourceGroup:
             return replace(group, apart="")
         case "no":
             return replace(group, min_nvlink_aggregate_gbytes_per_s=0.0)
-        case "reserveBandwidthGbps":
-            return replace(group, reach=replace(reach, reserve_gbps=float(value)))
         case "interNodeConnectivity,":
             return replace(group, reach=Reach())
         case _:

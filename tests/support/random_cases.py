@@ -60,8 +60,8 @@ def reserving(rng: Random) -> tuple[Snapshot, Request]:
         count = rng.choice([1, 2, 2, 2, 3])
         kind = rng.choice(["PP", "PP", "TP", "DP", "EP"])
         groups = tuple(_group(rng, i, topology.nodes, True, kind) for i in range(count))
-        # Stages across nodes are not looked at where nearness does not pass on from pair to pair: in no tree.
-        tree = nx.is_forest(switch_graph(topology.fabric))
+        # Stages across nodes are not looked at where nearness does not pass on from pair to pair: in a tree it does.
+        tree = nx.is_tree(switch_graph(topology.fabric))
         groups = tuple(
             replace(
                 each,

@@ -36,13 +36,13 @@ class Constraint(StrEnum):
     AGGREGATE = "NVLink aggregate"
     NVLINK = "NVLink"
     DOMAIN = "NVLink domain"
-    LINKS = "free links"
+    FREE_LINKS = "free links"
     TYPE = "GPU type"
     FREE = "free GPUs"
 
 
 # What only time decides: an empty, healthy cluster has none of them.
-PASSING = frozenset({Constraint.AVOIDED, Constraint.OPEN, Constraint.HEALTHY, Constraint.LINKS, Constraint.FREE})
+PASSING = frozenset({Constraint.AVOIDED, Constraint.OPEN, Constraint.HEALTHY, Constraint.FREE_LINKS, Constraint.FREE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def atoms_of(snapshot: Snapshot, request: Request) -> tuple[Atom, ...]:
         Constraint.OPEN: any(name in snapshot.topology.index for name in snapshot.closed),
         Constraint.HEALTHY: bool(snapshot.unfit),
         Constraint.FREE: bool(snapshot.held),
-        Constraint.LINKS: reserves(request) and bool(snapshot.links_held or snapshot.links_measured),
+        Constraint.FREE_LINKS: reserves(request) and bool(snapshot.links_held or snapshot.links_measured),
         Constraint.POWER: bool(snapshot.power),
         Constraint.NODE_LIST: bool(request.denied_nodes) or request.allowed_nodes is not None,
         Constraint.CPUS: request.cpus_per_gpu > 0,
@@ -97,8 +97,8 @@ def lift(snapshot: Snapshot, request: Request, atoms: Collection[Atom]) -> tuple
             held={} if Constraint.FREE in lifted else snapshot.held,
             unfit={} if Constraint.HEALTHY in lifted else snapshot.unfit,
             closed={} if Constraint.OPEN in lifted else snapshot.closed,
-            links_held={} if Constraint.LINKS in lifted else snapshot.links_held,
-            links_measured={} if Constraint.LINKS in lifted else snapshot.links_measured,
+            links_held={} if Constraint.FREE_LINKS in lifted else snapshot.links_held,
+            links_measured={} if Constraint.FREE_LINKS in lifted else snapshot.links_measured,
         )
     request = replace(
         request,

@@ -148,7 +148,7 @@ def _changes(snapshot: Snapshot, request: Request, atom: Atom) -> Iterator[Chang
             yield from _repairs(snapshot, request)
         case Constraint.OPEN:
             yield from _reopenings(snapshot, request)
-        case Constraint.LINKS:
+        case Constraint.FREE_LINKS:
             yield from relief.links_end(snapshot, request)
         case Constraint.POWER:
             yield from _more_power(snapshot, request)

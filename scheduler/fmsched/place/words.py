@@ -90,7 +90,7 @@ def describe(snapshot: Snapshot, request: Request, atom: Atom) -> tuple[str, str
             return _lists(snapshot, request)
         case Constraint.CPUS | Constraint.HOST_MEMORY:
             return _host(snapshot, request, atom.constraint)
-        case Constraint.LINKS | Constraint.BANDWIDTH:
+        case Constraint.FREE_LINKS | Constraint.BANDWIDTH:
             return _links(snapshot, request, atom)
         case Constraint.AVOIDED:
             names = sorted(name for name in request.avoid_nodes if name in snapshot.topology.index)
