@@ -99,10 +99,10 @@ def _cluster(rng: Random, fabric: bool) -> Topology:
     nodes = []
     for i in range(count):
         domain = f"rack{rng.randrange(2)}" if trays else ""
-        kind = rng.choice(palette)
+        built = rng.choice(palette)
         if rng.random() < 0.2:  # what most say nothing of
-            kind = replace(kind, cpus=rng.choice([4, 8, 16]), memory_gb=rng.choice([0.0, 60.0, 100.0]))
-        nodes.append(clusters.node(f"n{i}", kind, domain))
+            built = replace(built, cpus=rng.choice([4, 8, 16]), memory_gb=rng.choice([0.0, 60.0, 100.0]))
+        nodes.append(clusters.node(f"n{i}", built, domain))
     kind = rng.choice(["leaf", "tree", "tree", "pods", "pods", "ring", "apart", "none", "mesh", "rails"])
     leaves = max(
         1, {"leaf": 1, "none": 0, "ring": 4, "mesh": rng.choice([2, 2, 3]), "rails": 4}.get(kind, rng.randint(2, 4))
