@@ -12,15 +12,18 @@ import structlog
 
 from fmproto import keys
 from fmproto.v1 import hardware_pb2 as hw
+from fmproto.v1 import job_pb2 as pb
 from fmsched.lifecycle.liveness import Liveness, LivenessLimits, Sign, judge
 from fmsched.lifecycle.step import NodeState
 from fmsched.model.fabric import Fabric, Topology
 from fmsched.model.hardware import GpuId, JobId, NodeName, NodeShape
 from fmsched.model.record import Decision, Run
 from fmsched.model.snapshot import PowerBudget, Snapshot
+from fmsched.place.links import reservations
 from fmsched.store import codec
 from fmsched.store.mirror import Mirror
 from fmsched.topology.graph import build_topology
+from fmsched.topology.routes import Edge, measured_of
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +41,16 @@ class _Judgement:
 
 def _judgement(health: hw.Health) -> _Judgement:
     return _Judgement(codec.unfit_of(health), codec.closed_by(health))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reserved:
+    """What a job reserves on links, and what that was derived of."""
+
+    topology: Topology
+    decision: Decision
+    spec: pb.JobSpec
+    links: Mapping[Edge, float]
 
 
 def _held_by_runs(runs: Mapping[NodeName, Run]) -> dict[GpuId, None]:
@@ -74,6 +87,7 @@ class Picture:
         self._judged = _Derived(_judgement)
         self._of_runs = _Derived(_held_by_runs)
         self._of_decisions = _Derived(_held_by_decision)
+        self._reserved: dict[JobId, _Reserved] = {}
         self._topology: Topology | None = None
         self._built_of = -1
 
@@ -126,7 +140,16 @@ class Picture:
                 # What runs there is not known, so nothing new may.
                 closed[key.removeprefix(keys.NODES).split("/")[0]] = f"{key} cannot be read: {error}"
         unfit = self._by_gpu({node: judgement.unfit for node, judgement in judgements.items()})
-        return Snapshot(mirror.revision, topology, self._held(), unfit, closed, self._power)
+        return Snapshot(
+            mirror.revision,
+            topology,
+            self._held(),
+            unfit,
+            closed,
+            self._power,
+            links_held=self.links_held(),
+            links_measured=measured_of(topology.fabric),
+        )
 
     def _held(self) -> Mapping[GpuId, JobId]:
         """By decisions, and by whatever agents still see running: a release is observed, never assumed."""
@@ -135,6 +158,21 @@ class Picture:
             for job, gpus in by_job.items():
                 held.update(dict.fromkeys(gpus, job))
         return held
+
+    def links_held(self) -> dict[JobId, Mapping[Edge, float]]:
+        """Gb/s that each decided job reserves, by link between two switches; gone with its decision."""
+        topology, known = self.topology(), self._reserved
+        self._reserved = {}
+        for job, decision in self._mirror.decisions.items():
+            spec = self._mirror.specs.get(job)
+            if spec is None or not any(group.connectivity.reserve_gbps for group in spec.groups):
+                continue
+            entry = known.get(job)
+            if entry is None or not (entry.topology is topology and entry.decision is decision and entry.spec is spec):
+                links = reservations(topology, codec.spec_of(spec).request, decision.placement.ranks)
+                entry = _Reserved(topology, decision, spec, links)
+            self._reserved[job] = entry
+        return {job: entry.links for job, entry in self._reserved.items() if entry.links}
 
     def _by_gpu(self, by_node: Mapping[NodeName, Mapping[str, str]]) -> dict[GpuId, str]:
         topology = self.topology()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 
@@ -19,15 +19,17 @@ from tests.support import random_cases
 SEEDS_PER_BATCH = 60
 BATCHES = 5
 COUNTS = ("replicas", "GPU count")
+RATES = {"minInfiniBandBandwidthGbps": "min_link_gbps", "reserveBandwidthGbps": "reserve_gbps"}
+Case = Callable[[Random], tuple[Snapshot, Request]]
 
 
 def fits(snapshot: Snapshot, request: Request) -> bool:
     return isinstance(solve(snapshot, request, Budget(explain_solves_max=0)), Placement)
 
 
-def refusals(batch: int) -> Iterator[tuple[int, Snapshot, Request, Unplaceable]]:
+def refusals(batch: int, make: Case) -> Iterator[tuple[int, Snapshot, Request, Unplaceable]]:
     for seed in range(50_000 + batch * SEEDS_PER_BATCH, 50_000 + (batch + 1) * SEEDS_PER_BATCH):
-        snapshot, request = random_cases.case(Random(seed))
+        snapshot, request = make(Random(seed))
         verdict = solve(snapshot, request, Budget())
         if isinstance(verdict, Unplaceable):
             yield seed, snapshot, request, verdict
@@ -42,6 +44,8 @@ def keep_only(snapshot: Snapshot, request: Request, whys: list[Why]) -> tuple[Sn
         unfit=snapshot.unfit if ("healthy GPUs", "") in kept else {},
         closed=snapshot.closed if ("open nodes", "") in kept else {},
         power=snapshot.power if ("power budget", "") in kept else (),
+        links_held=snapshot.links_held if ("free links", "") in kept else {},
+        links_measured=snapshot.links_measured if ("free links", "") in kept else {},
     )
     listed = ("node list", "") in kept
     request = replace(
@@ -60,7 +64,8 @@ def _keep(group: ResourceGroup, kept: set[str]) -> ResourceGroup:
     reach = group.reach
     if reach is not None:
         hops = reach.max_hops if "hops" in kept else UNREACHABLE_HOPS
-        reach = Reach(hops, reach.min_link_gbps if "link rate" in kept else 0.0)
+        rate = reach.min_link_gbps if "link rate" in kept else 0.0
+        reach = Reach(hops, rate, reach.reserve_gbps if "reserved bandwidth" in kept else 0.0)
     elif group.gpus > 1 and not kept & {"NVLink domain", "one node"} and group.kind in ("TensorParallel", "ExpertParallel"):
         reach = Reach(UNREACHABLE_HOPS)
     return replace(
@@ -79,11 +84,12 @@ def _keep(group: ResourceGroup, kept: set[str]) -> ResourceGroup:
 def relaxed(snapshot: Snapshot, request: Request, why: Why) -> tuple[Snapshot, Request]:
     """The whole question with the one change that a reason offers, read from its words."""
     text = why.relax
-    if found := re.fullmatch(r"the end of job (\S+), which holds \d+ GPUs?", text):
-        return replace(snapshot, held={g: job for g, job in snapshot.held.items() if job != found[1]}), request
+    if found := re.fullmatch(r"the end of job (\S+), which (?:holds \d+ GPUs?|reserves \S+ Gb/s on \d+ links?)", text):
+        return without(snapshot, {found[1]}), request
     if text.startswith("the end of jobs "):
-        jobs = set(re.findall(r"(\S+) \(\d+ GPUs?\)", text))
-        return replace(snapshot, held={g: job for g, job in snapshot.held.items() if job not in jobs}), request
+        return without(snapshot, set(re.findall(r"(\S+) \((?:\d+ GPUs?|\S+ Gb/s)\)", text))), request
+    if text == "the end of the traffic measured on links":
+        return replace(snapshot, links_measured={}), request
     if text.startswith("the repair of "):
         return replace(snapshot, unfit={g: r for g, r in snapshot.unfit.items() if str(g) not in text}), request
     if found := re.fullmatch(r"nodes? (.*) open again.*", text):
@@ -117,6 +123,14 @@ def _relaxed_job(request: Request, text: str) -> Request | None:
     return None
 
 
+def without(snapshot: Snapshot, jobs: set[str]) -> Snapshot:
+    return replace(
+        snapshot,
+        held={gpu: job for gpu, job in snapshot.held.items() if job not in jobs},
+        links_held={job: links for job, links in snapshot.links_held.items() if job not in jobs},
+    )
+
+
 def _relaxed(group: ResourceGroup, text: str) -> ResourceGroup:
     word, _, value = text.partition(" ")
     reach = group.reach or Reach()
@@ -129,8 +143,8 @@ def _relaxed(group: ResourceGroup, text: str) -> ResourceGroup:
             return replace(group, min_nvlink_gbytes_per_s=float(value))
         case "maxHopCount":
             return replace(group, reach=replace(reach, max_hops=int(value)))
-        case "minInfiniBandBandwidthGbps":
-            return replace(group, reach=replace(reach, min_link_gbps=float(value)))
+        case "minInfiniBandBandwidthGbps" | "reserveBandwidthGbps":
+            return replace(group, reach=replace(reach, **{RATES[word]: float(value)}))  # type: ignore[arg-type]
         case "minNVLinksPerGPU":
             return replace(group, min_nvlink_links=int(value))
         case "minNVLinkBandwidthGbpsAggregate":
@@ -147,10 +161,11 @@ def _relaxed(group: ResourceGroup, text: str) -> ResourceGroup:
             raise AssertionError(f"not a known change: {text!r}")
 
 
+@pytest.mark.parametrize("make", [random_cases.case, random_cases.reserving])
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_reasons_are_a_minimal_conflict_and_changes_help(batch: int) -> None:
+def test_reasons_are_a_minimal_conflict_and_changes_help(batch: int, make: Case) -> None:
     seen = 0
-    for seed, snapshot, request, verdict in refusals(batch):
+    for seed, snapshot, request, verdict in refusals(batch, make):
         seen += 1
         whole = replace(snapshot.emptied(), revision=snapshot.revision)
         base, asked = (whole, replace(request, avoid_nodes=frozenset[str]())) if verdict.never else (snapshot, request)

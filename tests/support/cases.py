@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 
 from fmsched.model.job import Request
 from fmsched.model.snapshot import PowerBudget, Snapshot
+from fmsched.topology.routes import edge
 from tests.support import clusters
 
 CASES = Path(__file__).parent.parent / "cases"
@@ -35,7 +36,7 @@ def load_cases(folder: str) -> list[Case]:
 def _case(file: Path) -> Case:
     data = YAML(typ="safe").load(file.read_text(encoding="utf-8"))
     leaves = {name: _nodes(rows if isinstance(rows, list) else [rows]) for name, rows in data["cluster"]["leaves"].items()}
-    topology = clusters.tree(leaves, data["cluster"].get("spines"))
+    topology = clusters.tree(leaves, data["cluster"].get("spines"), data["cluster"].get("uplink", 400))
     sizes = {node.name: len(node.shape.gpus) for node in topology.nodes}
     held = {job: [gpu for name in names for gpu in _gpus(name, sizes)] for job, names in data.get("held", {}).items()}
     asked = data["request"]
@@ -45,7 +46,14 @@ def _case(file: Path) -> Case:
     )
     snapshot = clusters.snapshot(topology, held, data.get("unfit"), data.get("closed"))
     power = [PowerBudget(name, frozenset(row["nodes"]), row["watts"]) for name, row in data.get("power", {}).items()]
-    return Case(file.stem, replace(snapshot, power=tuple(power)), request, data["expect"])
+    reserved = {job: _links(rows) for job, rows in data.get("reserved", {}).items()}
+    snapshot = replace(snapshot, power=tuple(power), links_held=reserved, links_measured=_links(data.get("measured", {})))
+    return Case(file.stem, snapshot, request, data["expect"])
+
+
+def _links(rows: dict[str, float]) -> dict[tuple[str, str], float]:
+    """ "leaf0-spine0": Gb/s."""
+    return {edge(*name.split("-")): gbps for name, gbps in rows.items()}
 
 
 def _nodes(rows: list[dict[str, Any]]) -> list[Any]:

@@ -130,10 +130,11 @@ def group(
     nvlink: float = 0,
     hops: int | None = None,
     rate: float = 0,
+    reserve: float = 0,
     reach: bool | None = None,
 ) -> ResourceGroup:
-    """`reach` defaults to whether hops or rate are given."""
-    given = hops is not None or rate > 0 if reach is None else reach
+    """`reach` defaults to whether hops, rate or reserve are given."""
+    given = hops is not None or rate > 0 or reserve > 0 if reach is None else reach
     kinds = {
         "TP": "TensorParallel",
         "DP": "DataParallel",
@@ -149,7 +150,7 @@ def group(
         tuple(tolerated),
         memory,
         nvlink,
-        Reach(hops, rate) if given else None,
+        Reach(hops, rate, reserve) if given else None,
     )
 
 

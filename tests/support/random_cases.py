@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import networkx as nx
+
 from fmsched.model.fabric import Fabric, Link, Switch, Topology
 from fmsched.model.hardware import GpuId, Node, NodeShape
-from fmsched.model.job import Request, ResourceGroup
+from fmsched.model.job import Reach, Request, ResourceGroup
 from fmsched.model.snapshot import HostShare, PowerBudget, Snapshot
 from fmsched.place.power import watts_of
-from fmsched.topology.graph import build_topology
+from fmsched.topology.graph import build_topology, switch_graph
+from fmsched.topology.routes import edge
 from tests.support import clusters
 from tests.support.clusters import A100, A100_40, GB200, H100, L40S, V100, group, linked, shape
 
@@ -45,7 +48,7 @@ def case(rng: Random) -> tuple[Snapshot, Request]:
     fabric = rng.random() < 0.5
     topology = _cluster(rng, fabric)
     state = _snapshot(rng, topology)
-    return priced(rng, state, _request(rng, topology.nodes, fabric))
+    return priced(rng, *_reserved(rng, state, _request(rng, topology.nodes, fabric)))
 
 
 def priced(rng: Random, state: Snapshot, asked: Request) -> tuple[Snapshot, Request]:
@@ -59,6 +62,46 @@ def priced(rng: Random, state: Snapshot, asked: Request) -> tuple[Snapshot, Requ
     )
 
 
+def reserving(rng: Random) -> tuple[Snapshot, Request]:
+    """The fabric theme, with several groups or instances that reserve on few and narrow links."""
+    while True:
+        topology = _cluster(rng, fabric=True)
+        if len(topology.fabric.switches) < 2:
+            continue
+        count = rng.choice([1, 2, 2, 2, 3])
+        kind = rng.choice(["PP", "PP", "TP", "DP", "EP"])
+        groups = tuple(_group(rng, i, topology.nodes, True, kind) for i in range(count))
+        # Stages across nodes are not looked at where nearness does not pass on from pair to pair: in a tree it does.
+        tree = nx.is_tree(switch_graph(topology.fabric))
+        groups = tuple(
+            replace(
+                each,
+                gpus=1 if kind == "PP" and not tree else rng.choice([1, 1, 2, 3]) if count < 3 else each.gpus,
+                min_nvlink_gbytes_per_s=0.0,
+                reach=Reach(None, 0.0, rng.choice([60.0, 110.0, 150.0, 190.0])) if rng.random() < 0.8 else each.reach,
+            )
+            for each in groups
+        )
+        state = _snapshot(rng, topology)
+        state = _links_taken(rng, state) if rng.random() < 0.4 else state
+        # Most of what is free, so that it cannot all lie in one leaf group.
+        free = sum(len(state.free_indices(each.name)) for each in topology.nodes)
+        replicas = rng.choice([1, 2, max(1, free // sum(each.gpus for each in groups))])
+        return state, clusters.request(*groups, replicas=min(replicas, 4))
+
+
+def cut_off(rng: Random) -> tuple[Snapshot, Request]:
+    """One group that reserves, where links without room cut some leaf groups off from the rest."""
+    while True:
+        topology = _cluster(rng, fabric=True)
+        if len(topology.leaves) < 3:
+            continue
+        state = _links_taken(rng, _snapshot(rng, topology))
+        reserve = rng.choice([60.0, 110.0, 190.0])
+        one = group("g0", "DP", rng.choice([1, 1, 1, 2]), reserve=reserve)
+        return state, clusters.request(one, replicas=rng.choice([2, 2, 3, 4]))
+
+
 def _cluster(rng: Random, fabric: bool) -> Topology:
     """Under one leaf, in a tree with one or two spines, in a ring of leaves, on two fabrics, or unconnected."""
     count = rng.randint(4, 6) if fabric else rng.randint(2, 3)
@@ -67,13 +110,18 @@ def _cluster(rng: Random, fabric: bool) -> Topology:
     nodes = []
     for i in range(count):
         domain = f"rack{rng.randrange(2)}" if trays else ""
-        kind = rng.choice(palette)
+        built = rng.choice(palette)
         if rng.random() < 0.2:  # what most say nothing of
-            kind = replace(kind, cpus=rng.choice([4, 8, 16]), memory_gb=rng.choice([0.0, 60.0, 100.0]))
-        nodes.append(clusters.node(f"n{i}", kind, domain))
-    kind = rng.choice(["leaf", "tree", "tree", "pods", "pods", "ring", "apart", "none"])
-    leaves = max(1, {"leaf": 1, "none": 0, "ring": 4}.get(kind, rng.randint(2, 4)))
+            built = replace(built, cpus=rng.choice([4, 8, 16]), memory_gb=rng.choice([0.0, 60.0, 100.0]))
+        nodes.append(clusters.node(f"n{i}", built, domain))
+    kind = rng.choice(["leaf", "tree", "tree", "pods", "pods", "ring", "apart", "none", "mesh", "rails"])
+    leaves = max(
+        1, {"leaf": 1, "none": 0, "ring": 4, "mesh": rng.choice([2, 2, 3]), "rails": 4}.get(kind, rng.randint(2, 4))
+    )
     links = [Link(each.name, f"leaf{rng.randrange(leaves)}", each.shape.link_gbps) for each in nodes]
+    if kind == "rails":  # every node hangs on both leaves of its unit
+        other = {f"leaf{i}": f"leaf{i ^ 1}" for i in range(4)}
+        links += [Link(link.a, other[link.b], link.gbps) for link in links]
     switches = [Switch(f"leaf{i}") for i in range(leaves)]
     return build_topology(nodes, _fabric(rng, kind, leaves, switches, [] if kind == "none" else links))
 
@@ -91,6 +139,10 @@ def _fabric(rng: Random, kind: str, leaves: int, switches: list[Switch], links: 
         if kind == "pods":
             switches.append(Switch("core0", 2))
             links += [Link("spine0", "core0", rate()), Link("spine1", "core0", rate())]
+    elif kind in ("mesh", "rails"):
+        spines = 2 if kind == "mesh" else rng.choice([2, 3])
+        switches += [Switch(f"spine{i}", 1) for i in range(spines)]
+        links += [Link(f"leaf{i}", f"spine{j}", rate()) for i in range(leaves) for j in range(spines) if rng.random() < 0.9]
     elif kind == "ring":
         links += [Link(f"leaf{i}", f"leaf{(i + 1) % leaves}", rate()) for i in range(leaves) if leaves > 1]
     return Fabric(tuple(switches), tuple(links))
@@ -118,6 +170,31 @@ def _power(rng: Random, topology: Topology, held: dict[GpuId, str]) -> tuple[Pow
         used = sum(watts_of(topology.node(g.node).shape.gpus[g.index]) for g in held if g.node in nodes)
         found.append(PowerBudget(f"feed{number}", nodes, used + rng.choice([0.2, 0.4, 0.6, 0.8]) * draws))
     return tuple(found)
+
+
+def _reserved(rng: Random, state: Snapshot, request: Request) -> tuple[Snapshot, Request]:
+    """Some groups reserve bandwidth on links, where other jobs hold some and other traffic takes some."""
+    if rng.random() < 0.5 or not any(each.reach for each in request.groups):
+        return state, request
+    groups = tuple(
+        replace(each, reach=replace(each.reach, reserve_gbps=rng.choice([0.0, 50.0, 100.0, 150.0, 200.0, 300.0])))
+        if each.reach is not None
+        else each
+        for each in request.groups
+    )
+    return _links_taken(rng, state), replace(request, groups=groups)
+
+
+def _links_taken(rng: Random, state: Snapshot) -> Snapshot:
+    names = {switch.name for switch in state.topology.fabric.switches}
+    between = sorted({edge(x.a, x.b) for x in state.topology.fabric.links if x.a in names and x.b in names})
+    share = rng.choice([0.0, 0.3, 0.7])
+    held: dict[str, dict[tuple[str, str], float]] = {}
+    for link in between:
+        if rng.random() < share:
+            held.setdefault(f"j{rng.randrange(3)}", {})[link] = rng.choice([50.0, 100.0, 200.0, 350.0])
+    measured = {link: rng.choice([0.5, 50.0, 120.0]) for link in between if rng.random() < share / 3}
+    return replace(state, links_held=held, links_measured=measured)
 
 
 def _request(rng: Random, nodes: tuple[Node, ...], fabric: bool) -> Request:

@@ -158,6 +158,29 @@ def test_show_and_draw_a_cluster_file(cluster: str, tmp_path: Path) -> None:
     assert piped == target.read_bytes()
 
 
+def test_show_tells_which_links_are_taken(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        """
+apiVersion: fmsched/v1
+kind: Cluster
+nodes:
+  - {name: n1, type: l40s-8, leaf: leaf1}
+  - {name: n2, type: l40s-8, leaf: leaf2}
+fabric:
+  switches: {"leaf[1-2]": 0, spine1: 1}
+  links: [{between: ["leaf[1-2]", spine1], gbps: 200, count: 2, measuredGbps: 25}]
+reserved: [{job: x, between: [leaf2, spine1], gbps: 300}]
+"""
+    )
+    out, _ = fmctl("topo", "show", "--cluster", str(path))
+    assert out.decode().splitlines()[-3:] == [
+        "links in use:",
+        "leaf2–spine1: 75 of 400 Gb/s left (x reserves 300, 25 measured)",
+        "leaf1–spine1: 375 of 400 Gb/s left (25 measured)",
+    ]
+
+
 def test_draw_that_cannot_be(cluster: str, tmp_path: Path) -> None:
     assert (
         "no leaf group named 'x'; there are: leaf1, leaf2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fmsched.manifest import Manifest, parse
-from fmsched.model.job import GroupKind
+from fmsched.model.job import GroupKind, Reach
 
 HEAD = """\
 apiVersion: ai.example.com/v1alpha1
@@ -42,6 +42,11 @@ def test_degrees_become_groups(degrees: str, replicas: int, groups: list[tuple[s
 
 def test_replica_count_is_the_data_degree_where_none_is_given() -> None:
     assert expanded("replicaCount: 6\nparallelism: {tensor: 2}").gpus == 12
+
+
+def test_bandwidth_to_reserve_is_read() -> None:
+    manifest = expanded("parallelism: {data: 4, interNodeConnectivity: {reserveBandwidthGbps: 150}}")
+    assert [group.reach for group in manifest.groups] == [Reach(reserve_gbps=150.0)]
 
 
 def test_a_tensor_cell_in_a_stage_needs_nvlink_unless_it_may_span_nodes() -> None:

@@ -7,6 +7,8 @@ from google.protobuf.message import DecodeError
 
 from fmproto.etcd_rules import REQUEST_BYTES_MAX
 from fmproto.v1 import hardware_pb2 as hw
+from fmsched.model.fabric import Fabric, Link, Switch
+from fmsched.model.job import GroupKind, Reach, ResourceGroup
 from fmsched.store import codec
 
 
@@ -36,3 +38,10 @@ def test_a_hundred_thousand_links_fit_into_one_request() -> None:
 def test_one_that_cannot_be_inflated_cannot_be_read(spoilt: bytes) -> None:
     with pytest.raises(DecodeError, match="packed"):
         codec.unpacked(hw.Fabric(packed=spoilt))
+
+
+def test_reserved_and_measured_bandwidth_survive_the_store() -> None:
+    group = ResourceGroup("dp", GroupKind.DATA_PARALLEL, 1, reach=Reach(max_hops=3, min_link_gbps=200, reserve_gbps=62.5))
+    assert codec.group_of(codec.group_message(group)) == group
+    fabric = Fabric((Switch("a"), Switch("s", 1)), (Link("a", "s", 400, 2, measured_gbps=31.5),))
+    assert codec.fabric_of(codec.fabric_message(fabric, "map")) == fabric

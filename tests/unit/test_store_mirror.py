@@ -13,7 +13,10 @@ from fmproto.v1 import job_pb2 as pb
 from fmsched.lifecycle.liveness import LivenessLimits
 from fmsched.lifecycle.step import NodeState
 from fmsched.model.hardware import GpuId
+from fmsched.model.job import GroupKind, Reach, Request, ResourceGroup
+from fmsched.model.placement import Budget, Placement, Unplaceable
 from fmsched.picture import Picture
+from fmsched.place.solve import solve
 from fmsched.store import codec
 from fmsched.store.mirror import ECHO_GAP_S, Mirror
 from tests.support.jobs import decision
@@ -133,3 +136,57 @@ async def test_a_subscription_to_one_job_hears_of_no_other() -> None:
     assert await one.take(0.01) == (set(), set())
     await tell(mirror, [held("a")], 3, 0.0)
     assert await one.take(1.0) == ({"a"}, set())
+
+
+async def test_a_decided_job_holds_links_until_its_decision_is_gone() -> None:
+    links = [hw.Link(a="n1", b="l1", gbps=400), hw.Link(a="n2", b="l2", gbps=400)]
+    links += [hw.Link(a=leaf, b=f"s{i}", gbps=400, measured_gbps=30 * i) for leaf in ("l1", "l2") for i in range(2)]
+    fabric = hw.Fabric(switches=[hw.Switch(name=name) for name in ("l1", "l2", "s0", "s1")], links=links)
+    group = pb.ResourceGroup(name="workers", kind=pb.GROUP_KIND_DATA_PARALLEL, gpus_per_group=1)
+    group.connectivity.reserve_gbps = 100
+    spec = pb.JobSpec(id="a", replica_count=2, groups=[group])
+    mirror = await mirror_of(
+        inventory("n1"),
+        inventory("n2"),
+        entry(keys.FABRIC, fabric.SerializeToString()),
+        entry(keys.job_spec("a"), spec.SerializeToString()),
+        held("a"),
+    )
+    picture = Picture(mirror, LIMITS)
+    half = dict.fromkeys([("l1", "s0"), ("l1", "s1"), ("l2", "s0"), ("l2", "s1")], 50.0)
+    assert picture.snapshot(0.0).links_held == {"a": half}
+    assert picture.snapshot(0.0).links_measured == {("l1", "s1"): 30, ("l2", "s1"): 30}
+    links[2].down = True  # l1 has lost its cable to s0: all goes over s1
+    fabric = hw.Fabric(switches=fabric.switches, links=links)
+    await tell(mirror, [entry(keys.FABRIC, fabric.SerializeToString(), 2)], 2, 0.0)
+    assert picture.snapshot(0.0).links_held == {"a": {("l1", "s1"): 100, ("l2", "s1"): 100}}
+    await mirror.apply(Changes((Change(keys.decision("a"), None, 3),), 3), 0.0)
+    assert picture.snapshot(0.0).links_held == {}
+
+
+async def test_a_job_waits_for_links_that_another_holds_and_is_told_so() -> None:
+    links = [hw.Link(a=f"n{i}", b=f"l{i}", gbps=400) for i in (1, 2)] + [
+        hw.Link(a=f"l{i}", b="s", gbps=400) for i in (1, 2)
+    ]
+    fabric = hw.Fabric(switches=[hw.Switch(name=name) for name in ("l1", "l2", "s")], links=links)
+    group = pb.ResourceGroup(name="workers", kind=pb.GROUP_KIND_DATA_PARALLEL, gpus_per_group=1)
+    group.connectivity.reserve_gbps = 250
+    spec = pb.JobSpec(id="a", replica_count=2, groups=[group])
+    mirror = await mirror_of(
+        *(inventory(node) for node in ("n1", "n2")),
+        *(beat(node, 1) for node in ("n1", "n2")),
+        entry(keys.FABRIC, fabric.SerializeToString()),
+        entry(keys.job_spec("a"), spec.SerializeToString()),
+        held("a"),
+    )
+    picture = Picture(mirror, LIMITS)
+    asked = Request("b", (ResourceGroup("dp", GroupKind.DATA_PARALLEL, 1, reach=Reach(reserve_gbps=200)),), 2)
+    refused = solve(picture.snapshot(0.0), asked, Budget())
+    assert isinstance(refused, Unplaceable)
+    assert not refused.never
+    told = {why.constraint: why for why in refused.why}
+    assert told["free links"].best == "l1–s: 150 of 400 Gb/s left, l2–s: 150 of 400 Gb/s left"
+    assert told["free links"].where == "job a reserves 250 Gb/s"
+    await mirror.apply(Changes((Change(keys.decision("a"), None, 2),), 2), 0.0)
+    placed = solve(picture.snapshot(0.0), asked, Budget())
+    assert isinstance(placed, Placement)

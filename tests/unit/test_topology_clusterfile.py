@@ -66,7 +66,8 @@ nodes:
 fabric:
   switches: {"leaf[1-2]": 0, "rail[1-4]": 0, "spine[1-2]": 1}
   links:
-    - {between: ["leaf[1-2]", "spine[1-2]"], gbps: 400, count: 4}
+    - {between: ["leaf[1-2]", spine1], gbps: 400, count: 4, measuredGbps: 120.5}
+    - {between: ["leaf[1-2]", spine2], gbps: 400, count: 4}
     - {between: [spine1, "rail[1-4]"], gbps: 200}
     - {between: [spine2, "rail[1-4]"], gbps: 200, down: true}
     - {between: [t1, leaf2], gbps: 400, hca: mlx5_3}
@@ -75,6 +76,9 @@ busy:
   job-1: "n01,n02/gpu[0-3]"
   job-2: [n04/gpu7, m1/gpu0]
 closed: {t2: "repair"}
+reserved:
+  - {job: job-1, between: [spine1, leaf1], gbps: 100}
+  - {job: job-2, between: [leaf1, spine2], gbps: 62.5}
 problems:
   - {file: net.txt, line: 12, what: "cut row", why: "the file ends there"}
   - {file: "7", what: "", why: "the whole file"}
@@ -104,6 +108,16 @@ def test_what_is_held_sick_and_closed(snapshot: Snapshot) -> None:
     sliced = {GpuId("s1", 0): mig, GpuId("s1", 1): mig}
     assert snapshot.unfit == {GpuId("n03", 3): "Xid 79: fallen off the bus", GpuId("m1", 2): "ECC", **sliced}
     assert snapshot.closed == {"t2": "repair"}
+
+
+def test_traffic_is_measured_on_each_pair_of_switches(snapshot: Snapshot) -> None:
+    assert snapshot.links_measured == {("leaf1", "spine1"): 120.5, ("leaf2", "spine1"): 120.5}
+    assert snapshot.emptied().links_measured == {}
+
+
+def test_links_are_reserved_by_job(snapshot: Snapshot) -> None:
+    assert snapshot.links_held == {"job-1": {("leaf1", "spine1"): 100}, "job-2": {("leaf1", "spine2"): 62.5}}
+    assert snapshot.emptied().links_held == {}
 
 
 def test_nodes_of_one_type_share_one_shape(snapshot: Snapshot) -> None:
@@ -338,6 +352,19 @@ FAULTS = {
         "allowed: nothing: the type has no GPU",
     ),
     "problem": (NODES + "problems: [{file: a, lin: 3, why: b}]\n", 5, "problems[0].lin", "nearest known name: line"),
+    "reserved on no switch": (
+        NODES + "fabric: {switches: {leaf1: 0, s1: 1}}\nreserved: [{job: j, between: [leaf1, s2], gbps: 1}]\n",
+        6,
+        "reserved[0].between",
+        "found no switch 's2'",
+    ),
+    "reserved on one switch": (
+        NODES + "fabric: {switches: {leaf1: 0}}\nreserved: [{job: j, between: [leaf1], gbps: 1}]\n",
+        6,
+        "reserved[0].between",
+        "allowed: two switches",
+    ),
+    "reserved between nothing": (NODES + "reserved: [{job: j, gbps: 1}]\n", 5, "reserved[0].between", "found nothing"),
     "power of nobody": (
         NODES + "power: [{name: a, nodes: n3, watts: 1}]\n",
         5,

@@ -114,6 +114,8 @@ def _group_lines(job: Job) -> list[str]:
         asks += [f"{group.min_memory_gb:g} GB"] if group.min_memory_gb else []
         asks += [_nvlink(group.min_nvlink_gbytes_per_s)] if group.min_nvlink_gbytes_per_s else []
         asks += [f"links of {group.connectivity.min_link_gbps:g} Gb/s"] if group.connectivity.min_link_gbps else []
+        reserved = group.connectivity.reserve_gbps
+        asks += [f"{reserved:g} Gb/s reserved on every link crossed"] if reserved else []
         asks += [f"at most {count(group.connectivity.max_hops, 'hop')}"] if group.connectivity.max_hops else []
         lines.append(f"  {group.name} ({kind}): {', '.join(asks)}")
     return lines if job.spec.groups else []

@@ -12,10 +12,12 @@ from fmclient.cli.drawing.sets import nvlink_sets
 from fmclient.cli.human import count
 from fmclient.cli.nodes import CLOSED, DEGRADED, FREE, IN_USE, READY, GpuView, faults, gpu_views, is_free, reason_of, types
 from fmclient.cli.output import state_style
-from fmproto.v1.scheduler_pb2 import Node
+from fmproto.v1.scheduler_pb2 import LinkUse, Node
 
 # More lines than this are no picture any more: leaves are then summed up, unless asked for.
 NODES_DRAWN_MAX = 128
+LINKS_DRAWN_MAX = 32  # the fullest
+JOBS_TOLD_MAX = 4  # of one link
 NO_LEAF = "no leaf known"
 MARK_FREE, MARK_SICK, MARK_CLOSED, MARK_DEGRADED = "·", "!", "-", "~"
 _MARKS = {FREE: (MARK_FREE, ""), DEGRADED: (MARK_DEGRADED, "yellow"), CLOSED: (MARK_CLOSED, "dim")}
@@ -53,6 +55,23 @@ def drawing(nodes: Sequence[Node], names: Mapping[str, str], leaves: set[str], e
     if collapsed:
         parts.append(Text(f"{count(len(shown), 'node')}: drawn by leaf; --leaf NAME or --all draws nodes", style="dim"))
     return parts
+
+
+def links_text(links: Sequence[LinkUse], names: Mapping[str, str]) -> Text | None:
+    """A line for each link between switches of which jobs reserve something, or on which traffic is measured: the fullest first."""
+    lines = []
+    for link in sorted(links, key=lambda each: (_left_gbps(each), each.a, each.b)):
+        reserved = sorted(link.reserved_gbps.items(), key=lambda entry: (-entry[1], entry[0]))
+        parts = [f"{names.get(job, job)} reserves {gbps:g}" for job, gbps in reserved[:JOBS_TOLD_MAX]]
+        parts += [f"{len(reserved) - JOBS_TOLD_MAX} more jobs"] if len(reserved) > JOBS_TOLD_MAX else []
+        parts += [f"{link.measured_gbps:g} measured"] if link.measured_gbps else []
+        lines.append(f"{link.a}–{link.b}: {max(0.0, _left_gbps(link)):g} of {link.gbps:g} Gb/s left ({', '.join(parts)})")
+    more = [f"and {len(lines) - LINKS_DRAWN_MAX} more links"] if len(lines) > LINKS_DRAWN_MAX else []
+    return Text("\n".join(["links in use:", *lines[:LINKS_DRAWN_MAX], *more])) if lines else None
+
+
+def _left_gbps(link: LinkUse) -> float:
+    return link.gbps - link.measured_gbps - sum(link.reserved_gbps.values())
 
 
 def _marks(views: Iterable[Sequence[GpuView]]) -> dict[str, str]:

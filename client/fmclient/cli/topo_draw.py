@@ -36,13 +36,15 @@ def show(
     timeout_s: TimeoutOption = None,
 ) -> None:
     """Draw leaves, nodes and GPUs, with NVLink sets, holders and faults."""
-    from fmclient.cli.draw import drawing
+    from fmclient.cli.draw import drawing, links_text
     from fmclient.cli.output import console
 
     found, names = _seen(ctx, cluster, leaf, server, timeout_s)
     out = console()
     for part in drawing(found.nodes, names, set(leaf or ()), every):
         out.print(part)
+    if (links := links_text(found.links, names)) and not leaf:
+        out.print(links)
 
 
 def draw(

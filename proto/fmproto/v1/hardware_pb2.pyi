@@ -364,20 +364,22 @@ class Switch(_message.Message):
     def __init__(self, name: _Optional[str] = ..., level: _Optional[int] = ...) -> None: ...
 
 class Link(_message.Message):
-    __slots__ = ("a", "b", "gbps", "count", "down", "hca")
+    __slots__ = ("a", "b", "gbps", "count", "down", "hca", "measured_gbps")
     A_FIELD_NUMBER: _ClassVar[int]
     B_FIELD_NUMBER: _ClassVar[int]
     GBPS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     DOWN_FIELD_NUMBER: _ClassVar[int]
     HCA_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_GBPS_FIELD_NUMBER: _ClassVar[int]
     a: str
     b: str
     gbps: float
     count: int
     down: bool
     hca: str
-    def __init__(self, a: _Optional[str] = ..., b: _Optional[str] = ..., gbps: _Optional[float] = ..., count: _Optional[int] = ..., down: bool = ..., hca: _Optional[str] = ...) -> None: ...
+    measured_gbps: float
+    def __init__(self, a: _Optional[str] = ..., b: _Optional[str] = ..., gbps: _Optional[float] = ..., count: _Optional[int] = ..., down: bool = ..., hca: _Optional[str] = ..., measured_gbps: _Optional[float] = ...) -> None: ...
 
 class Fabric(_message.Message):
     __slots__ = ("switches", "links", "source", "packed")

@@ -89,12 +89,14 @@ RANK_STATE_RUNNING: RankState
 RANK_STATE_EXITED: RankState
 
 class Connectivity(_message.Message):
-    __slots__ = ("min_link_gbps", "max_hops")
+    __slots__ = ("min_link_gbps", "max_hops", "reserve_gbps")
     MIN_LINK_GBPS_FIELD_NUMBER: _ClassVar[int]
     MAX_HOPS_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_GBPS_FIELD_NUMBER: _ClassVar[int]
     min_link_gbps: float
     max_hops: int
-    def __init__(self, min_link_gbps: _Optional[float] = ..., max_hops: _Optional[int] = ...) -> None: ...
+    reserve_gbps: float
+    def __init__(self, min_link_gbps: _Optional[float] = ..., max_hops: _Optional[int] = ..., reserve_gbps: _Optional[float] = ...) -> None: ...
 
 class ResourceGroup(_message.Message):
     __slots__ = ("name", "kind", "gpus_per_group", "min_memory_gb", "min_nvlink_gbytes_per_s", "preferred_types", "tolerated_types", "connectivity")

@@ -228,14 +228,37 @@ class ListNodesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListNodesResponse(_message.Message):
-    __slots__ = ("nodes", "revision", "fabric")
+    __slots__ = ("nodes", "revision", "fabric", "links")
     NODES_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     FABRIC_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     revision: int
     fabric: _hardware_pb2.Fabric
-    def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., revision: _Optional[int] = ..., fabric: _Optional[_Union[_hardware_pb2.Fabric, _Mapping]] = ...) -> None: ...
+    links: _containers.RepeatedCompositeFieldContainer[LinkUse]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., revision: _Optional[int] = ..., fabric: _Optional[_Union[_hardware_pb2.Fabric, _Mapping]] = ..., links: _Optional[_Iterable[_Union[LinkUse, _Mapping]]] = ...) -> None: ...
+
+class LinkUse(_message.Message):
+    __slots__ = ("a", "b", "gbps", "measured_gbps", "reserved_gbps")
+    class ReservedGbpsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    A_FIELD_NUMBER: _ClassVar[int]
+    B_FIELD_NUMBER: _ClassVar[int]
+    GBPS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_GBPS_FIELD_NUMBER: _ClassVar[int]
+    RESERVED_GBPS_FIELD_NUMBER: _ClassVar[int]
+    a: str
+    b: str
+    gbps: float
+    measured_gbps: float
+    reserved_gbps: _containers.ScalarMap[str, float]
+    def __init__(self, a: _Optional[str] = ..., b: _Optional[str] = ..., gbps: _Optional[float] = ..., measured_gbps: _Optional[float] = ..., reserved_gbps: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("node", "reason", "by")

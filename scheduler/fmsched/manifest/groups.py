@@ -94,8 +94,9 @@ def read_reach(outer: Fields) -> Reach | None:
         return None
     hops = fields.whole("maxHopCount", 0, HOPS_MAX, default=-1)
     gbps = fields.number("minInfiniBandBandwidthGbps", "Gb/s (of a port)", LINK_GBPS_MAX)
+    reserve = fields.number("reserveBandwidthGbps", "Gb/s (on every link crossed)", LINK_GBPS_MAX)
     fields.finish()
-    return Reach(max_hops=hops if hops >= 0 else None, min_link_gbps=gbps)
+    return Reach(max_hops=hops if hops >= 0 else None, min_link_gbps=gbps, reserve_gbps=reserve)
 
 
 def _read_families(fields: Fields, name: str) -> tuple[str, ...]:

@@ -25,7 +25,10 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """`count` parallel cables of `gbps` each between two ends: a switch or a node."""
+    """`count` parallel cables of `gbps` each between two ends: a switch or a node.
+
+    measured_gbps   traffic seen on all of them together, beside what jobs reserve; Gb/s
+    """
 
     a: str
     b: str
@@ -33,6 +36,7 @@ class Link:
     count: int = 1
     down: bool = False
     hca: str = ""
+    measured_gbps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

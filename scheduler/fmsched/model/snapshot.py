@@ -36,10 +36,9 @@ class Snapshot:
     power: tuple[PowerBudget, ...] = ()
     per_gpu: Mapping[JobId, HostShare] = field(default_factory=dict)  # of jobs that asked for CPUs or host memory
     prices: Mapping[str, float] = field(default_factory=dict)  # of a GPU-hour, by family; no currency of its own
-    links_held: Mapping[tuple[str, str], float] = field(
-        default_factory=dict
-    )  # Gb/s reserved between two switches, names in order
-    links_measured: Mapping[tuple[str, str], float] = field(default_factory=dict)  # Gb/s of traffic seen there
+    # Gb/s that running jobs reserve between two switches (names in order); derived of their placements, so gone with them
+    links_held: Mapping[JobId, Mapping[tuple[str, str], float]] = field(default_factory=dict)
+    links_measured: Mapping[tuple[str, str], float] = field(default_factory=dict)  # Gb/s of other traffic seen there
 
     def usable(self, gpu: GpuId) -> bool:
         return gpu not in self.held and gpu not in self.unfit and gpu.node not in self.closed
@@ -53,4 +52,4 @@ class Snapshot:
 
     def emptied(self) -> Snapshot:
         """The same cluster with nothing held and everything well: what "never" is judged on."""
-        return replace(self, held={}, unfit={}, closed={})
+        return replace(self, held={}, unfit={}, closed={}, links_held={}, links_measured={})

@@ -7,6 +7,7 @@ import random
 from fmproto.described import node_messages
 from fmproto.v1 import scheduler_pb2
 from fmsched.offline.errors import OfflineError, refuse
+from fmsched.service.links import link_messages
 from fmsched.store.codec import fabric_message
 from fmsched.topology.clusterfile import ClusterFile, named_devices, parse, to_snapshot
 from fmsched.topology.generate import Plan
@@ -32,6 +33,8 @@ def view(source: bytes, where: str) -> scheduler_pb2.ListNodesResponse:
     for gpu, job in snapshot.held.items():
         holders.setdefault(gpu.node, {})[gpu.index] = job
     answer = scheduler_pb2.ListNodesResponse(fabric=fabric_message(topology.fabric, where))
+    if snapshot.links_held or snapshot.links_measured:
+        answer.links.extend(link_messages(topology, snapshot.links_held, snapshot.links_measured))
     for name in cluster.described.entry_of:
         inventory, health = node_messages(cluster.described, name, named.get(name, ()))
         answer.nodes.add(

@@ -14,6 +14,7 @@ from fmsched.model.fabric import UNREACHABLE_HOPS
 from fmsched.model.job import GroupKind, Reach, Request, ResourceGroup
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import relations
+from fmsched.place.links import reserves
 
 
 class Constraint(StrEnum):
@@ -29,17 +30,19 @@ class Constraint(StrEnum):
     MEMORY = "memory"
     APART = "anti-affinity"
     RATE = "link rate"
+    BANDWIDTH = "reserved bandwidth"
     HOPS = "hops"
     LINKS = "NVLink links"
     AGGREGATE = "NVLink aggregate"
     NVLINK = "NVLink"
     DOMAIN = "NVLink domain"
+    FREE_LINKS = "free links"
     TYPE = "GPU type"
     FREE = "free GPUs"
 
 
 # What only time decides: an empty, healthy cluster has none of them.
-PASSING = frozenset({Constraint.AVOIDED, Constraint.OPEN, Constraint.HEALTHY, Constraint.FREE})
+PASSING = frozenset({Constraint.AVOIDED, Constraint.OPEN, Constraint.HEALTHY, Constraint.FREE_LINKS, Constraint.FREE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ def atoms_of(snapshot: Snapshot, request: Request) -> tuple[Atom, ...]:
         Constraint.OPEN: any(name in snapshot.topology.index for name in snapshot.closed),
         Constraint.HEALTHY: bool(snapshot.unfit),
         Constraint.FREE: bool(snapshot.held),
+        Constraint.FREE_LINKS: reserves(request) and bool(snapshot.links_held or snapshot.links_measured),
         Constraint.POWER: bool(snapshot.power),
         Constraint.NODE_LIST: bool(request.denied_nodes) or request.allowed_nodes is not None,
         Constraint.CPUS: request.cpus_per_gpu > 0,
@@ -76,6 +80,7 @@ def atoms_of(snapshot: Snapshot, request: Request) -> tuple[Atom, ...]:
             Constraint.DOMAIN: bound and group.reach is None,
             Constraint.HOPS: reaches,
             Constraint.RATE: reaches and group.reach is not None and group.reach.min_link_gbps > 0,
+            Constraint.BANDWIDTH: reaches and group.reach is not None and group.reach.reserve_gbps > 0,
         }
         found += [Atom(constraint, g) for constraint, is_there in present.items() if is_there]
     order = list(Constraint)
@@ -92,6 +97,8 @@ def lift(snapshot: Snapshot, request: Request, atoms: Collection[Atom]) -> tuple
             held={} if Constraint.FREE in lifted else snapshot.held,
             unfit={} if Constraint.HEALTHY in lifted else snapshot.unfit,
             closed={} if Constraint.OPEN in lifted else snapshot.closed,
+            links_held={} if Constraint.FREE_LINKS in lifted else snapshot.links_held,
+            links_measured={} if Constraint.FREE_LINKS in lifted else snapshot.links_measured,
         )
     request = replace(
         request,
@@ -127,4 +134,6 @@ def _without(group: ResourceGroup, lifted: Collection[Constraint]) -> ResourceGr
         reach = replace(reach, max_hops=UNREACHABLE_HOPS)
     if reach is not None and Constraint.RATE in lifted:
         reach = replace(reach, min_link_gbps=0.0)
+    if reach is not None and Constraint.BANDWIDTH in lifted:
+        reach = replace(reach, reserve_gbps=0.0)
     return replace(group, reach=reach)

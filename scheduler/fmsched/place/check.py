@@ -14,6 +14,7 @@ from fmsched.model.job import Reach, Request
 from fmsched.model.placement import Placement, RankPlacement, Violation
 from fmsched.model.snapshot import HostShare, Snapshot
 from fmsched.place import nvlink, relations
+from fmsched.place.check_links import overbooked
 from fmsched.place.power import overdrawn
 
 Instances = dict[tuple[int, int], list[RankPlacement]]  # by (group number, replica)
@@ -41,6 +42,7 @@ def check(snapshot: Snapshot, request: Request, placement: Placement) -> tuple[V
         lambda: _instance_reach(snapshot, request, instances),
         lambda: _group_reach(snapshot, request, instances),
         lambda: _stage_reach(snapshot, request, instances),
+        lambda: _bandwidth(snapshot, request, instances),
     )
     return tuple(violation for rule in rules for violation in rule())
 
@@ -271,6 +273,12 @@ def _stage_reach(snapshot: Snapshot, request: Request, instances: Instances) -> 
             for a in sorted(ours):
                 for b in sorted(theirs):
                     yield from _pair(snapshot, reaches, where, a, b)
+
+
+def _bandwidth(snapshot: Snapshot, request: Request, instances: Instances) -> Iterator[Violation]:
+    nodes = {key: {rank.node for rank in ranks} for key, ranks in instances.items()}
+    for (a, b), needed, left in overbooked(snapshot, request, nodes):
+        yield Violation("reserved bandwidth", f"{a}–{b}", f"the job needs {needed:g} Gb/s there, {left:g} Gb/s is left")
 
 
 def _pair(snapshot: Snapshot, reaches: Sequence[Reach], where: str, a: str, b: str) -> Iterator[Violation]:

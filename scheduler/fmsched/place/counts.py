@@ -54,6 +54,9 @@ class CountModel:
     part: dict[tuple[int, int, int, int], cp_model.IntVar] = field(default_factory=dict)
     pool_leaf: dict[tuple[PoolKey, int], cp_model.IntVar] = field(default_factory=dict)
     pool_zone: dict[PoolKey, cp_model.IntVar] = field(default_factory=dict)
+    rest: dict[tuple[PoolKey, int], cp_model.IntVar] = field(
+        default_factory=dict
+    )  # GPUs of a pool's instances across leaf groups
 
 
 def build(problem: Problem) -> CountModel | None:
@@ -139,7 +142,7 @@ def _pools(built: CountModel) -> None:
             if len(leaves) == 1:
                 model.add(mine.expression() == size * inside)
                 continue
-            rest = model.new_int_var(0, size * replicas, "")
+            rest = built.rest[key, leaf] = model.new_int_var(0, size * replicas, "")
             model.add(mine.expression() == size * inside + rest)
             over.add(rest)
         if len(leaves) > 1:
@@ -238,13 +241,7 @@ def _stage(built: CountModel, stage: StagePair) -> None:
         for (b, _, of), variable in built.whole.items():
             if of == g:
                 _spread(built, variable, stage.zones.of_bin[b], in_zone)
-        home = {
-            (g, built.problem.ways[b].items[i].model, zone, dict(built.problem.span_zones[g][b])[zone]): stage.zones.of_bin[
-                b
-            ][0]
-            for (b, i, of, zone) in built.part
-            if of == g
-        }
+        home = pool_homes(built, g, stage)
         for (key, _), variable in built.pool_leaf.items():
             if key[0] == g:
                 in_zone[home[key]].add(variable)
@@ -254,6 +251,16 @@ def _stage(built: CountModel, stage: StagePair) -> None:
         sides.append(in_zone)
     for zone in sorted(sides[0].keys() | sides[1].keys()):
         built.model.add(sides[0][zone].expression() == sides[1][zone].expression())
+
+
+def pool_homes(built: CountModel, g: int, stage: StagePair) -> dict[PoolKey, int]:
+    """The zone of the stages in which the instances of each pool of the group lie: where there are pools, zones do not overlap."""
+    problem = built.problem
+    return {
+        (g, problem.ways[b].items[i].model, zone, dict(problem.span_zones[g][b])[zone]): stage.zones.of_bin[b][0]
+        for (b, i, of, zone) in built.part
+        if of == g
+    }
 
 
 def _spread(

@@ -14,6 +14,7 @@ from ortools.sat.python import cp_model
 
 from fmsched.place.counts import CountModel, Linear, PoolKey, build, term_expressions
 from fmsched.place.problem import Problem
+from fmsched.place.together import Chosen, Sites, add, chosen
 
 Key = TypeVar("Key")
 
@@ -24,12 +25,13 @@ STAGE_RANGE_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A solution by counts; keys as in CountModel, zeros left out."""
+    """A solution by counts; keys as in CountModel, zeros left out. `chosen`: which instance lies where, if that was asked."""
 
     ways: Mapping[tuple[int, int], int]
     whole: Mapping[tuple[int, int, int], int]
     part: Mapping[tuple[int, int, int, int], int]
     pool_leaf: Mapping[tuple[PoolKey, int], int]
+    chosen: Chosen | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +40,13 @@ class Found:
 
     bound         below it no placement's weighted sum of terms lies, in the weights given, constants left out; None: all proven
     preference    the first term's value
+    floor         where not all is proven: values of all terms below which, in their order, no placement lies; overrides `bound`
     """
 
     counts: Counts
     bound: int | None
     preference: int
+    floor: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +59,23 @@ class LimitReached:
     """Neither a placement nor a proof."""
 
 
-def search(problem: Problem, weights: Sequence[int], deterministic_s: float) -> Found | Infeasible | LimitReached:
-    """The best counts. `weights` by term, each a multiple of the next."""
+def search(
+    problem: Problem, weights: Sequence[int], deterministic_s: float, *, together: bool = False
+) -> Found | Infeasible | LimitReached:
+    """The best counts. `weights` by term, each a multiple of the next. `together`: talks that meet on a link add up."""
     built = build(problem)
     if built is None:
         return Infeasible()
-    return _Search(built, weights, deterministic_s).run()
+    return _Search(built, weights, deterministic_s, add(built) if together else None).run()
 
 
-def feasible(problem: Problem, deterministic_s: float) -> bool | None:
+def feasible(problem: Problem, deterministic_s: float, *, together: bool = False) -> bool | None:
     """Whether any placement exists; None where the limit was reached first."""
     built = build(problem)
     if built is None:
         return False
+    if together:
+        add(built)
     status, _ = _solve(built.model, deterministic_s)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return True
@@ -85,8 +93,11 @@ def _solve(model: cp_model.CpModel, deterministic_s: float) -> tuple[cp_model.Cp
 class _Search:
     """One staged solve. Holds the model, what is known so far, and what is left of the limit."""
 
-    def __init__(self, built: CountModel, weights: Sequence[int], deterministic_s: float) -> None:
+    def __init__(
+        self, built: CountModel, weights: Sequence[int], deterministic_s: float, sites: Sites | None = None
+    ) -> None:
         self._built = built
+        self._sites = sites
         self._terms = term_expressions(built)
         self._weights = weights
         self._left_s = deterministic_s
@@ -145,7 +156,13 @@ class _Search:
 
     def _counts(self) -> Counts:
         built = self._built
-        return Counts(self._used(built.ways), self._used(built.whole), self._used(built.part), self._used(built.pool_leaf))
+        return Counts(
+            self._used(built.ways),
+            self._used(built.whole),
+            self._used(built.part),
+            self._used(built.pool_leaf),
+            chosen(self._sites, self._values) if self._sites is not None else None,
+        )
 
     def _used(self, variables: Mapping[Key, cp_model.IntVar]) -> dict[Key, int]:
         return {key: n for key, variable in variables.items() if (n := self._values[variable.index])}

@@ -8,7 +8,7 @@ the whole request, with that change alone, has a placement. "never" is judged on
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,17 +17,15 @@ from fmsched.model.hardware import GpuId
 from fmsched.model.job import Reach, Request, ResourceGroup
 from fmsched.model.placement import Budget, Unplaceable, Why
 from fmsched.model.snapshot import Snapshot
-from fmsched.place import nodes, power, tables, words
+from fmsched.place import nodes, power, relief, settle, tables, words
 from fmsched.place.atoms import PASSING, Atom, Constraint, atoms_of, lift
 from fmsched.place.counts import within_feeds
 from fmsched.place.cpsat import Found, feasible
 from fmsched.place.hosts import free_masks
 from fmsched.place.objective import Ruler, ruler_of
 from fmsched.place.problem import KnownWays, Problem, problem_of
+from fmsched.place.relief import SINGLES_MAX, Change
 from fmsched.place.room import fits
-
-# Jobs, GPUs or nodes tried one by one as the single thing whose return would help; beyond it they are tried together.
-SINGLES_MAX = 6
 
 
 class _Oracle:
@@ -51,15 +49,27 @@ class _Oracle:
         if self._free is None or self._free[0] is not snapshot:
             self._free = snapshot, free_masks(snapshot)
         masks = self._free[1]
+        if sum(mask.bit_count() for mask in masks) < request.gpus:
+            return False
         narrow = problem_of(snapshot, request, self._ruler, spanning=False, masks=masks, known=self._ways)
         counted = fits(narrow)
-        if counted or (counted is None and self._by_tables(narrow)):
+        if settle.may_meet(narrow):
+            if settle.possible(narrow, self._alone, self._seconds):
+                return True
+        elif counted or (counted is None and self._by_tables(narrow)):
             return True
         wide = problem_of(snapshot, request, self._ruler, masks=masks, known=self._ways)
-        answer = fits(wide) if wide.spans else counted
-        if answer is None:
-            answer = feasible(wide, self._seconds)
+        if settle.may_meet(wide):
+            answer = settle.possible(wide, self._alone, self._seconds)
+        else:
+            answer = fits(wide) if wide.spans else counted
+            if answer is None:
+                answer = feasible(wide, self._seconds)
         return None if answer is False and not wide.exact else answer
+
+    def _alone(self, problem: Problem) -> bool | None:
+        answer = fits(problem)
+        return feasible(problem, self._seconds) if answer is None else answer
 
     def _by_tables(self, problem: Problem) -> bool:
         found = tables.search(problem)
@@ -105,10 +115,10 @@ def _whys(snapshot: Snapshot, request: Request, conflict: tuple[Atom, ...], orac
         yield words.too_small(snapshot, request, _fewer(snapshot, request, oracle))
         return
     for atom in reversed(conflict):  # the most telling first
-        relax = next(
-            (change.words for change in _changes(snapshot, request, atom) if oracle.can(change.snapshot, change.request)),
-            "",
-        )
+        changes = _changes(snapshot, request, atom)
+        if atom.constraint is Constraint.BANDWIDTH:
+            changes = relief.lower_reserve(snapshot, request, atom.group, oracle.can)
+        relax = next((change.words for change in changes if oracle.can(change.snapshot, change.request)), "")
         asked, best, where = words.describe(snapshot, request, atom)
         group = request.groups[atom.group].name if atom.group >= 0 else ""
         yield Why(words.title(request, atom), group, asked, best, where, relax)
@@ -129,15 +139,6 @@ def _fewer(snapshot: Snapshot, request: Request, oracle: _Oracle) -> int:
     return low
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change to the request or to the cluster, in words and as the question that it makes."""
-
-    words: str
-    snapshot: Snapshot
-    request: Request
-
-
 def _changes(snapshot: Snapshot, request: Request, atom: Atom) -> Iterator[Change]:
     """Changes that touch this constraint alone, cheapest first."""
     match atom.constraint:
@@ -147,6 +148,8 @@ def _changes(snapshot: Snapshot, request: Request, atom: Atom) -> Iterator[Chang
             yield from _repairs(snapshot, request)
         case Constraint.OPEN:
             yield from _reopenings(snapshot, request)
+        case Constraint.FREE_LINKS:
+            yield from relief.links_end(snapshot, request)
         case Constraint.POWER:
             yield from _more_power(snapshot, request)
         case Constraint.NODE_LIST:
@@ -234,7 +237,7 @@ def _jobs_end(snapshot: Snapshot, request: Request) -> Iterator[Change]:
             _released(snapshot, holders, [job]),
             request,
         )
-    for count in _growing(len(jobs)):
+    for count in relief.growing(len(jobs)):
         names = words.listed([f"{job} ({len(holders[job])} GPUs)" for job in jobs[:count]])
         yield Change(f"the end of jobs {names}", _released(snapshot, holders, jobs[:count]), request)
 
@@ -248,7 +251,8 @@ def _released(snapshot: Snapshot, holders: Mapping[str, Sequence[GpuId]], jobs: 
         for job in jobs:
             for gpu in holders[job]:
                 del held[gpu]
-    return replace(snapshot, held=held)
+    links = {job: links for job, links in snapshot.links_held.items() if job not in gone}
+    return replace(snapshot, held=held, links_held=links)
 
 
 def _repairs(snapshot: Snapshot, request: Request) -> Iterator[Change]:
@@ -256,7 +260,7 @@ def _repairs(snapshot: Snapshot, request: Request) -> Iterator[Change]:
     for gpu in sick[:SINGLES_MAX]:
         rest = {other: reason for other, reason in snapshot.unfit.items() if other != gpu}
         yield Change(f"the repair of {gpu} ({snapshot.unfit[gpu]})", replace(snapshot, unfit=rest), request)
-    for count in _growing(len(sick)):
+    for count in relief.growing(len(sick)):
         rest = {gpu: snapshot.unfit[gpu] for gpu in sick[count:]}
         yield Change(
             f"the repair of {words.listed([str(gpu) for gpu in sick[:count]])}", replace(snapshot, unfit=rest), request
@@ -268,7 +272,7 @@ def _reopenings(snapshot: Snapshot, request: Request) -> Iterator[Change]:
     for name in shut[:SINGLES_MAX]:
         rest = {other: reason for other, reason in snapshot.closed.items() if other != name}
         yield Change(f"node {name} open again ({snapshot.closed[name]})", replace(snapshot, closed=rest), request)
-    for count in _growing(len(shut)):
+    for count in relief.growing(len(shut)):
         rest = {name: snapshot.closed[name] for name in shut[count:]}
         yield Change(f"nodes {words.listed(shut[:count])} open again", replace(snapshot, closed=rest), request)
 
@@ -307,13 +311,3 @@ def _less_of_host(request: Request, snapshot: Snapshot, constraint: Constraint) 
         yield Change("no resources.cpus", snapshot, replace(request, cpus_per_gpu=0.0))
     else:
         yield Change("no resources.memoryGB", snapshot, replace(request, memory_gb_per_gpu=0.0))
-
-
-def _growing(count: int) -> Iterator[int]:
-    """2, 4, 8… and all: how many together, once none alone has helped."""
-    size = 2
-    while size < count:  # doubles
-        yield size
-        size *= 2
-    if count > 1:
-        yield count

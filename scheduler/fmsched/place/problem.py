@@ -10,6 +10,7 @@ from fmsched.model.job import Request, ResourceGroup
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import nvlink, relations
 from fmsched.place.hosts import Bin, bins_of, free_masks, leaf_free_of
+from fmsched.place.links import Room, room_of
 from fmsched.place.nodes import caps, excluded
 from fmsched.place.objective import Ruler
 from fmsched.place.power import Feed, feeds, labels
@@ -50,6 +51,7 @@ class Problem:
     leaf_free: tuple[int, ...] = field(repr=False)  # free GPUs by leaf group, avoided nodes included
     spans: bool  # whether some instance may lie on several nodes
     exact: bool  # false where some placements were not looked at: then nothing is called proven
+    room: Room | None = field(default=None, repr=False)  # on links; None: the request reserves nothing
 
 
 def problem_of(
@@ -74,15 +76,18 @@ def problem_of(
     may_bind = feeds(snapshot, request.gpus)
     out, most = excluded(snapshot, request), caps(snapshot, request)
     bins = bins_of(topology, masks, out, by_domain, _rate_asked(request), labels(may_bind), most)
+    room = room_of(snapshot, request, spanning=spanning)
     group_zones = tuple(
-        zones_of(topology, bins, reaches) if (reaches := relations.group_reaches(group)) else None
+        zones_of(topology, bins, reaches, room) if (reaches := relations.group_reaches(group)) else None
         for group in request.groups
     )
-    stages = tuple(StagePair(a, b, zones_of(topology, bins, reaches)) for a, b, reaches in relations.stage_pairs(request))
+    stages = tuple(
+        StagePair(a, b, zones_of(topology, bins, reaches, room)) for a, b, reaches in relations.stage_pairs(request)
+    )
     span_zones: list[list[Spans]] = [[() for _ in bins] for _ in request.groups]
     spans_exact = True
     if spanning:
-        span_zones, spans_exact = _span_zones(snapshot, request, bins, group_zones)
+        span_zones, spans_exact = _span_zones(snapshot, request, bins, group_zones, room)
     kept, ways = _ways(request, bins, span_zones, ruler, {} if known is None else known)
     zones = [zones for zones in group_zones if zones is not None] + [stage.zones for stage in stages]
     return Problem(
@@ -99,6 +104,7 @@ def problem_of(
         leaf_free_of(topology, masks),
         any(item.fragment for of_kind in {id(each): each for each in ways}.values() for item in of_kind.items),
         spans_exact and all(item.exact for item in ways) and all(item.complete for item in zones),
+        room=room,
     )
 
 
@@ -119,7 +125,11 @@ def _rate_asked(request: Request) -> float:
 
 
 def _span_zones(
-    snapshot: Snapshot, request: Request, bins: Sequence[Bin], group_zones: Sequence[Zones | None]
+    snapshot: Snapshot,
+    request: Request,
+    bins: Sequence[Bin],
+    group_zones: Sequence[Zones | None],
+    room: Room | None,
 ) -> tuple[list[list[Spans]], bool]:
     """By group and bin: (zone, NVLink domain) pairs in which an instance with GPUs there may lie."""
     found: list[list[Spans]] = []
@@ -130,7 +140,7 @@ def _span_zones(
             reaches += between if g in (a, b) else ()
         zones = group_zones[g]
         if zones is None and reaches:
-            zones = zones_of(snapshot.topology, bins, reaches)
+            zones = zones_of(snapshot.topology, bins, reaches, room)
             exact = exact and zones.complete
             if group.kind not in relations.BOUND_KINDS and not zones.disjoint and group.gpus > 1:
                 # A stage that spans nodes on a fabric where nearness does not pass on: not looked at.

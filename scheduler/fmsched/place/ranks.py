@@ -15,15 +15,22 @@ from fmsched.model.hardware import NodeShape
 from fmsched.model.job import Reach
 from fmsched.model.placement import RankPlacement
 from fmsched.place import relations
+from fmsched.place.links import reserve_of, room_ok
 from fmsched.place.problem import Problem
 from fmsched.place.realise import Cells, Gpu
 
 
-def rank_placements(problem: Problem, cells: Cells) -> tuple[RankPlacement, ...]:
-    """The ranks of all cells, in rank order."""
+def rank_placements(problem: Problem, cells: Cells, matched: frozenset[int] = frozenset()) -> tuple[RankPlacement, ...]:
+    """The ranks of all cells, in rank order. `matched`: groups whose cells stand beside one another by replica already."""
     topology = problem.snapshot.topology
     ordered = [sorted((sorted(cell) for cell in group), key=lambda cell: _place(topology, cell)) for group in cells]
-    _match_stages(problem, ordered)
+    if matched:
+        first = [sorted(cell) for cell in cells[min(matched)]]
+        order = sorted(range(len(first)), key=lambda at: _place(topology, first[at]))
+        for g in matched:
+            ordered[g] = [sorted(cells[g][at]) for at in order]
+    else:
+        _match_stages(problem, ordered)
     on_node: Counter[int] = Counter()
     ranks: list[RankPlacement] = []
     # By identity: a shape is shared by its nodes, and its hash is dear.
@@ -66,10 +73,17 @@ def _match_stages(problem: Problem, ordered: list[list[list[Gpu]]]) -> None:
         def near(ours: Sequence[Gpu], theirs: Sequence[Gpu], reaches: Sequence[Reach] = reaches) -> bool:
             pairs = {(topology.nodes[a].name, topology.nodes[b].name) for a, _ in ours for b, _ in theirs}
             return all(
-                relations.hops_ok(topology, reaches, a, b) and relations.rate_ok(topology, reaches, a, b) for a, b in pairs
+                relations.hops_ok(topology, reaches, a, b)
+                and relations.rate_ok(topology, reaches, a, b)
+                and room_ok(problem.room, topology, reaches, a, b)
+                for a, b in pairs
             )
 
         allowed = [[j for j, theirs in enumerate(ordered[second]) if near(ours, theirs)] for ours in ordered[first]]
+        if reserve_of(reaches) > 0:  # pairs inside one leaf group first: they reserve nothing
+            for options, ours in zip(allowed, ordered[first], strict=True):
+                leaf = topology.leaf_of[ours[0][0]]
+                options.sort(key=lambda j: topology.leaf_of[ordered[second][j][0][0]] != leaf)
         ordered[second] = [ordered[second][j] for j in _matching(allowed, len(ordered[second]))]
 
 

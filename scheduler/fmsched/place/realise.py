@@ -13,6 +13,7 @@ from fmsched.place.counts import PoolKey
 from fmsched.place.cpsat import Counts
 from fmsched.place.hosts import mask_indices
 from fmsched.place.problem import Problem
+from fmsched.place.together import Chosen
 from fmsched.place.ways import Way, Ways
 
 Gpu = tuple[int, int]  # position of the node, index on it
@@ -30,7 +31,7 @@ def cells_of(problem: Problem, counts: Counts) -> Cells:
         _fill(problem, counts, b, ways[b], cells, parts)
     for key in sorted(parts):
         _join(problem, counts, key, parts[key], cells)
-    return cells
+    return cells if counts.chosen is None else _by_replica(problem, counts, counts.chosen, sorted(parts), cells)
 
 
 def _fill(
@@ -110,13 +111,44 @@ def _hand_out(
 def _join(problem: Problem, counts: Counts, key: PoolKey, leaves: Mapping[int, list[Gpu]], cells: Cells) -> None:
     """Cuts the parts of a pool into instances: inside leaf groups first, then what is over, leaf group by leaf group."""
     size = problem.request.groups[key[0]].gpus
-    over: list[Gpu] = []
+    over: dict[int, list[Gpu]] = {}
     for leaf in sorted(leaves):
         gpus = _by_weight(leaves[leaf])
         inside = size * counts.pool_leaf.get((key, leaf), 0)
         cells[key[0]] += [gpus[at : at + size] for at in range(0, inside, size)]
-        over += gpus[inside:]
-    cells[key[0]] += [over[at : at + size] for at in range(0, len(over), size)]
+        over[leaf] = gpus[inside:]
+    if counts.chosen is not None and (wanted := _across(counts.chosen, key)):
+        for parts in wanted:
+            cells[key[0]].append([over[leaf].pop(0) for leaf, number in parts for _ in range(number)])
+        return
+    rest = [gpu for gpus in over.values() for gpu in gpus]
+    cells[key[0]] += [rest[at : at + size] for at in range(0, len(rest), size)]
+
+
+def _across(chosen: Chosen, key: PoolKey) -> list[tuple[tuple[int, int], ...]]:
+    """What each of the pool's instances across leaf groups takes of them, in order of replicas."""
+    return [parts for _, (pool, parts) in sorted(chosen.parts.items()) if pool == key]
+
+
+def _by_replica(problem: Problem, counts: Counts, chosen: Chosen, keys: list[PoolKey], cells: Cells) -> Cells:
+    """The instances of groups whose sites were chosen, in the order of their replicas."""
+    bin_of = {node: b for b, item in enumerate(problem.bins) for node in item.nodes}
+    for g in sorted(chosen.groups):
+        at: defaultdict[tuple[int, int, PoolKey | None], list[list[Gpu]]] = defaultdict(list)
+        inside = iter(cells[g])
+        for _ in range(sum(n for (_, _, of), n in counts.whole.items() if of == g)):
+            cell = next(inside)
+            b = bin_of[cell[0][0]]
+            at[problem.bins[b].leaf, b if problem.bins[b].alone else -1, None].append(cell)
+        for key in (key for key in keys if key[0] == g):
+            for (of, leaf), n in sorted(counts.pool_leaf.items()):
+                for _ in range(n if of == key else 0):
+                    at[leaf, -1, key].append(next(inside))
+            for _ in _across(chosen, key):
+                at[-1, -1, key].append(next(inside))
+        sites = [chosen.sites[g, replica] for replica in range(problem.request.replicas)]
+        cells[g] = [at[site.leaf, site.alone, site.pool].pop(0) for site in sites]
+    return cells
 
 
 def _by_weight(gpus: list[Gpu]) -> list[Gpu]:

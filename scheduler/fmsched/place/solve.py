@@ -10,8 +10,10 @@
    nodes, replicas and GPUs cost no search, and the model is exact, also where instance sizes do not divide one another.
 3. cpsat.py minimises the terms of objective.py one after the other; each proven optimum binds the later stages. Where
    instances keep to nodes and groups are few, tables.py answers the same question by dynamic programming, exact and faster;
-   where every instance is larger than a node, spanning.py asks the tables GPU by GPU.
+   where every instance is larger than a node, spanning.py asks the tables GPU by GPU; where one group's zones are no domains,
+   by_zone.py asks them zone by zone.
 4. realise.py picks nodes, GPU sets and instances, all of equal worth; ranks.py orders them.
+   Where talks of the job that reserve bandwidth may meet on a link, settle.py holds the answer against all of them together.
 5. fastest.py asks this again for narrower parts of the cluster where the job says what it trains, and takes the placement with the
    least predicted step time.
 6. The terms are then measured on the finished placement, not taken from the solver, and the proven bound stands beside them.
@@ -26,7 +28,7 @@ from dataclasses import replace
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, Verdict
 from fmsched.model.snapshot import Snapshot
-from fmsched.place import spanning, tables
+from fmsched.place import by_zone, spanning, tables
 from fmsched.place.counts import within_feeds
 from fmsched.place.cpsat import Found, Infeasible, LimitReached, search
 from fmsched.place.measure import measure
@@ -35,6 +37,7 @@ from fmsched.place.price import by_policy, in_full, ruler_for
 from fmsched.place.problem import Problem, problem_of
 from fmsched.place.ranks import rank_placements
 from fmsched.place.realise import cells_of
+from fmsched.place.settle import settle
 
 
 def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
@@ -79,18 +82,25 @@ def _search(
     placement with an instance across nodes is better, and the wider question need not be asked.
     """
     scale = weights(maxima)
+    seconds = budget.deterministic_s
+
+    def whole(problem: Problem, limit_s: float = seconds) -> Found | Infeasible | LimitReached:
+        return _powered(problem, tables.search(problem) or by_zone.search(problem)) or search(problem, scale, limit_s)
+
+    def across(problem: Problem, limit_s: float = seconds) -> Found | Infeasible | LimitReached:
+        return _powered(problem, spanning.search(problem)) or search(problem, scale, limit_s)
+
     narrow = problem_of(snapshot, request, ruler, spanning=False)
-    found = _powered(narrow, tables.search(narrow)) or search(narrow, scale, budget.deterministic_s)
+    narrow, found = settle(narrow, whole(narrow), whole, scale, seconds)
     if isinstance(found, Found) and found.preference == 0:
         return narrow, found
     wide = problem_of(snapshot, request, ruler)
     if not wide.spans:
-        return (
-            narrow if wide.exact else wide
-        ), found  # the same bins and ways; perhaps not all that may span was looked at
-    wider = _powered(wide, spanning.search(wide)) or search(wide, scale, budget.deterministic_s)
+        # The same bins and ways; perhaps not all that may span was looked at.
+        return (narrow if wide.exact else wide), found
+    wide, wider = settle(wide, across(wide), across, scale, seconds)
     if isinstance(found, Found) and isinstance(wider, LimitReached):
-        return narrow, replace(found, bound=0)  # a placement all the same, of which nothing is proven
+        return narrow, replace(found, bound=0, floor=None)  # a placement all the same, of which nothing is proven
     return wide, wider
 
 
@@ -100,10 +110,13 @@ def _powered(problem: Problem, found: Found | Infeasible | None) -> Found | Infe
 
 
 def _placement(problem: Problem, found: Found, maxima: tuple[int, ...]) -> Placement:
-    ranks = rank_placements(problem, cells_of(problem, found.counts))
+    matched = found.counts.chosen.groups if found.counts.chosen is not None else frozenset[int]()
+    ranks = rank_placements(problem, cells_of(problem, found.counts), matched)
     values = measure(problem, ranks)
     bound = found.bound if problem.exact else 0
-    if bound is not None:
+    if problem.exact and found.floor is not None:
+        bound = sum(weight * value for weight, value in zip(weights(maxima), found.floor, strict=True))
+    elif bound is not None:
         bound -= left_out(problem.ruler, maxima, problem.request.gpus)
     return Placement(problem.request.job, ranks, objective(problem.ruler, maxima, values, bound))
 

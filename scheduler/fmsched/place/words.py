@@ -13,11 +13,13 @@ from fmsched.model.placement import Why
 from fmsched.model.snapshot import Snapshot
 from fmsched.place.atoms import Atom, Constraint
 from fmsched.place.hosts import free_masks, mask_indices, static_of
+from fmsched.place.links import left_on, talks_max
 from fmsched.place.nodes import excluded, host_held
 from fmsched.place.nvlink import own
 from fmsched.place.power import drawn, watts_of
 from fmsched.place.relations import hop_cap
 from fmsched.place.ways import eligible
+from fmsched.topology.routes import routes_of
 
 APART_PLACES = {"node": "node", "leaf": "leaf group", "pod": "pod"}
 NAMES_MAX = 4  # names in one phrase; the rest is counted
@@ -88,6 +90,8 @@ def describe(snapshot: Snapshot, request: Request, atom: Atom) -> tuple[str, str
             return _lists(snapshot, request)
         case Constraint.CPUS | Constraint.HOST_MEMORY:
             return _host(snapshot, request, atom.constraint)
+        case Constraint.FREE_LINKS | Constraint.BANDWIDTH:
+            return _links(snapshot, request, atom)
         case Constraint.AVOIDED:
             names = sorted(name for name in request.avoid_nodes if name in snapshot.topology.index)
             return "nodes where an earlier attempt could be prepared", f"{len(names)} nodes could not", listed(names)
@@ -157,6 +161,25 @@ def _power(snapshot: Snapshot, request: Request) -> tuple[str, str, str]:
     asked = f"power for {_sum(request)}, up to {most} W each"
     rows = [f"{b.name}: {watts:g} of {b.watts:g} W left" for b, watts in sorted(left, key=lambda e: (-e[1], e[0].name))]
     return asked, listed(rows), ""
+
+
+def _links(snapshot: Snapshot, request: Request, atom: Atom) -> tuple[str, str, str]:
+    """The links with least left, and who has the rest."""
+    _, total = talks_max(request, spanning=True)
+    routes, left = routes_of(snapshot.topology), left_on(snapshot)
+    order = sorted(range(len(routes.links)), key=lambda i: (left[i], routes.links[i]))
+    scarce = [i for i in order if left[i] < total][:NAMES_MAX] or order[:1]
+    rows = [f"{'–'.join(routes.links[i])}: {max(0.0, left[i]):g} of {routes.gbps[i]:g} Gb/s left" for i in scarce]
+    rates = sorted({group.reach.reserve_gbps for group in request.groups if group.reach is not None} - {0.0})
+    if atom.group >= 0 and (reach := request.groups[atom.group].reach) is not None:
+        rates = [reach.reserve_gbps]
+    asked = f"{' and '.join(f'{rate:g}' for rate in rates)} Gb/s on every link crossed"
+    takers: dict[str, float] = {}
+    for job, links in snapshot.links_held.items():
+        takers[f"job {job} reserves"] = max((links.get(routes.links[i], 0.0) for i in scarce), default=0.0)
+    takers["other traffic is"] = max((snapshot.links_measured.get(routes.links[i], 0.0) for i in scarce), default=0.0)
+    who = [f"{name} {gbps:g} Gb/s" for name, gbps in sorted(takers.items(), key=lambda e: (-e[1], e[0])) if gbps > 0]
+    return asked, listed(rows), listed(who)
 
 
 def _of_group(snapshot: Snapshot, group: ResourceGroup, replicas: int, constraint: Constraint) -> tuple[str, str, str]:

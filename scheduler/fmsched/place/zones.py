@@ -1,9 +1,9 @@
 """Where things that must be near one another may lie together: zones.
 
-A zone is a largest set of leaf groups that are pairwise near enough and joined fast enough; any set of pairwise compatible
-leaf groups lies in one. On trees zones are disjoint. On rings and other fabrics, where nearness does not pass on from pair to
-pair, they overlap: they are the maximal cliques. A node that can reach nobody (slow ports, or a cap of 0 switches) is a zone
-of its own.
+A zone is a largest set of leaf groups that are pairwise near enough and joined fast enough, with room on the links between them
+for what is reserved; any set of pairwise compatible leaf groups lies in one. On trees zones are disjoint. On rings and other
+fabrics, where nearness does not pass on from pair to pair, they overlap: they are the maximal cliques. A node that can reach
+nobody (slow ports, or a cap of 0 switches) is a zone of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fmsched.model.fabric import Topology
 from fmsched.model.job import Reach
 from fmsched.place.hosts import Bin
+from fmsched.place.links import Room
 from fmsched.place.relations import hop_cap
 
 ZONES_MAX = 2000  # maximal cliques of a fabric that is no tree can be many; beyond this some placements are not looked at
@@ -33,11 +34,14 @@ class Zones:
     complete: bool  # false where ZONES_MAX cut the list
 
 
-def zones_of(topology: Topology, bins: Sequence[Bin], reaches: Sequence[Reach]) -> Zones:
-    """The zones of the bins' leaf groups under all of `reaches`. Bins of nodes that reach nobody must hold one node each."""
+def zones_of(topology: Topology, bins: Sequence[Bin], reaches: Sequence[Reach], room: Room | None = None) -> Zones:
+    """The zones of the bins' leaf groups under all of `reaches`. Bins of nodes that reach nobody must hold one node each.
+
+    room    what is left on the links, where any of them reserves something
+    """
     alone = shapes_alone(bins, reaches)
     leaves = sorted({item.leaf for item in bins if id(item.shape) not in alone})
-    cliques, disjoint, complete = _cliques(_compatible(topology, leaves, reaches))
+    cliques, disjoint, complete = _cliques(_compatible(topology, leaves, reaches, room))
     zones_of_leaf: dict[int, list[int]] = {leaf: [] for leaf in leaves}
     for number, clique in enumerate(cliques):
         for position in clique:
@@ -63,13 +67,17 @@ def shapes_alone(bins: Sequence[Bin], reaches: Sequence[Reach]) -> frozenset[int
     )
 
 
-def _compatible(topology: Topology, leaves: Sequence[int], reaches: Sequence[Reach]) -> npt.NDArray[np.bool_]:
+def _compatible(
+    topology: Topology, leaves: Sequence[int], reaches: Sequence[Reach], room: Room | None
+) -> npt.NDArray[np.bool_]:
     index = np.array(leaves, dtype=np.int64)
     grid = np.ix_(index, index)
     allowed = np.ones((len(leaves), len(leaves)), dtype=np.bool_)
     for reach in reaches:
         allowed &= topology.hops[grid] <= hop_cap(reach)
         allowed &= topology.path_gbps[grid] >= reach.min_link_gbps
+        if room is not None and reach.reserve_gbps > 0:
+            allowed &= room.headroom[grid] >= reach.reserve_gbps
     return allowed
 
 

@@ -9,7 +9,9 @@ from fmsched.loop import Scheduler
 from fmsched.model.hardware import JobId, NodeName
 from fmsched.policy.order import waiting_in_order
 from fmsched.service.errors import not_found
+from fmsched.service.links import link_messages
 from fmsched.store import codec
+from fmsched.topology.routes import measured_of
 
 
 def _without_texts(spec: job_pb2.JobSpec) -> job_pb2.JobSpec:
@@ -41,6 +43,11 @@ class Answers:
             return self.find(name)
         named = [(spec.submitted_ms, len(id_), id_) for id_, spec in specs.items() if spec.name == name and id_ in statuses]
         return max(named)[2] if named else self.find(name)
+
+    def links(self) -> list[pb.LinkUse]:
+        picture = self._scheduler.picture
+        held, measured = picture.links_held(), measured_of(picture.topology().fabric)
+        return link_messages(picture.topology(), held, measured) if held or measured else []
 
     def queue(self) -> dict[JobId, int]:
         """Position of each waiting job, the next one 1."""

@@ -233,7 +233,10 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
         self._synced()
         return pb.ListNodesResponse(
-            nodes=self._answers.nodes(self._now_s()), revision=self._mirror.revision, fabric=self._mirror.fabric
+            nodes=self._answers.nodes(self._now_s()),
+            revision=self._mirror.revision,
+            fabric=self._mirror.fabric,
+            links=self._answers.links(),
         )
 
     @_mapped

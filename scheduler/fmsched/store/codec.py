@@ -89,14 +89,17 @@ def node_of(inventory: hw.Inventory, dead_ports: frozenset[str], shapes: dict[No
 def fabric_of(message: hw.Fabric) -> Fabric:
     return Fabric(
         tuple(Switch(s.name, s.level) for s in message.switches),
-        tuple(Link(x.a, x.b, x.gbps, x.count or 1, x.down, x.hca) for x in message.links),
+        tuple(Link(x.a, x.b, x.gbps, x.count or 1, x.down, x.hca, x.measured_gbps) for x in message.links),
     )
 
 
 def fabric_message(fabric: Fabric, source: str) -> hw.Fabric:
     return hw.Fabric(
         switches=[hw.Switch(name=s.name, level=s.level) for s in fabric.switches],
-        links=[hw.Link(a=x.a, b=x.b, gbps=x.gbps, count=x.count, down=x.down, hca=x.hca) for x in fabric.links],
+        links=[
+            hw.Link(a=x.a, b=x.b, gbps=x.gbps, count=x.count, down=x.down, hca=x.hca, measured_gbps=x.measured_gbps)
+            for x in fabric.links
+        ],
         source=source,
     )
 
@@ -151,7 +154,8 @@ def dead_ports_of(health: hw.Health) -> frozenset[str]:
 def group_of(message: pb.ResourceGroup) -> ResourceGroup:
     reach = None
     if message.HasField("connectivity"):
-        reach = Reach(message.connectivity.max_hops or None, message.connectivity.min_link_gbps)
+        c = message.connectivity
+        reach = Reach(c.max_hops or None, c.min_link_gbps, c.reserve_gbps)
     return ResourceGroup(
         name=message.name,
         kind=_KINDS[message.kind],
@@ -176,7 +180,11 @@ def group_message(group: ResourceGroup) -> pb.ResourceGroup:
     )
     if group.reach is not None:
         message.connectivity.CopyFrom(
-            pb.Connectivity(min_link_gbps=group.reach.min_link_gbps, max_hops=group.reach.max_hops or 0)
+            pb.Connectivity(
+                min_link_gbps=group.reach.min_link_gbps,
+                max_hops=group.reach.max_hops or 0,
+                reserve_gbps=group.reach.reserve_gbps,
+            )
         )
     return message
 

@@ -30,6 +30,8 @@ from fmsched.model.fabric import Fabric, Link, Switch
 from fmsched.model.hardware import GpuId, GpuSpec, HcaSpec, JobId, Node, NodeName, NodeShape
 from fmsched.model.snapshot import PowerBudget, Snapshot
 from fmsched.topology.graph import build_topology
+from fmsched.topology.reserved_rows import ReservedRow, links_held, read_reserved
+from fmsched.topology.routes import measured_of
 
 LEVEL_MAX = 8
 CABLES_MAX = 1024
@@ -42,7 +44,10 @@ Sick = Mapping[NodeName, tuple[DeviceFault, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """Every end that `a` names is joined to every end that `b` names, by `count` cables of `gbps` each."""
+    """Every end that `a` names is joined to every end that `b` names, by `count` cables of `gbps` each.
+
+    measured_gbps   traffic seen between each such pair, on all its cables together, beside what jobs reserve
+    """
 
     a: str
     b: str
@@ -50,6 +55,7 @@ class LinkRow:
     count: int = 1
     down: bool = False
     hca: str = ""
+    measured_gbps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class ClusterFile:
     closed: tuple[tuple[str, str], ...] = ()
     problems: tuple[Problem, ...] = ()  # of an import: what was set aside
     power: tuple[tuple[str, str, float], ...] = ()  # (name, range of nodes, W)
+    reserved: tuple[ReservedRow, ...] = ()
     level_of: Mapping[str, int] = field(default_factory=dict)  # by switch name, implied switches too
 
     @property
@@ -103,8 +110,9 @@ def _read(top: Fields) -> ClusterFile:
     closed = _read_closed(top, described)
     problems = _read_problems(top)
     power = _read_power(top, described)
+    reserved = read_reserved(top, level_of)
     top.finish()
-    return ClusterFile(name, described, switches, links, busy, closed, problems, power, level_of)
+    return ClusterFile(name, described, switches, links, busy, closed, problems, power, reserved, level_of)
 
 
 def _expand_into(fields: Fields, line: int, path: str, text: str) -> tuple[str, ...]:
@@ -153,6 +161,7 @@ def _read_links(fields: Fields, described: Described, level_of: Mapping[str, int
                 count=row.whole("count", 1, CABLES_MAX, default=1),
                 down=row.flag("down"),
                 hca=row.text("hca", "an adapter's name"),
+                measured_gbps=row.number("measuredGbps", "Gb/s", GBPS_MAX * CABLES_MAX),
             )
         )
         row.finish()
@@ -388,7 +397,16 @@ def to_snapshot(cluster: ClusterFile) -> Snapshot:
     held = {gpu: job for job, texts in cluster.busy for gpu in _gpus(texts, described)}
     closed: dict[NodeName, str] = {name: reason for names, reason in cluster.closed for name in expand(names)}
     power = tuple(PowerBudget(name, frozenset(expand(names)), watts) for name, names, watts in cluster.power)
-    return Snapshot(revision=0, topology=topology, held=held, unfit=unfit, closed=closed, power=power)
+    return Snapshot(
+        revision=0,
+        topology=topology,
+        held=held,
+        unfit=unfit,
+        closed=closed,
+        power=power,
+        links_held=links_held(cluster.reserved),
+        links_measured=measured_of(topology.fabric),
+    )
 
 
 def shape_of(kind: NodeType, dead: frozenset[tuple[str, int]] = frozenset()) -> NodeShape:
@@ -432,7 +450,7 @@ def to_fabric(cluster: ClusterFile) -> Fabric:
         for a in expand(row.a):
             for b in far:
                 down = row.down or (bool(row.hca) and ((a, row.hca) in dead or (b, row.hca) in dead))
-                links.append(Link(a, b, row.gbps, row.count, down, row.hca))
+                links.append(Link(a, b, row.gbps, row.count, down, row.hca, row.measured_gbps))
     return Fabric(switches, tuple(links))
 
 

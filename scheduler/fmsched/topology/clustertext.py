@@ -57,6 +57,8 @@ def document(cluster: ClusterFile) -> Data:
         data["closed"] = dict(cluster.closed)
     if cluster.power:
         data["power"] = [{"name": n, "nodes": names, "watts": _figure(watts)} for n, names, watts in cluster.power]
+    if cluster.reserved:
+        data["reserved"] = [{"job": job, "between": [a, b], "gbps": _figure(gbps)} for job, a, b, gbps in cluster.reserved]
     if cluster.problems:
         data["problems"] = [_problem_data(problem) for problem in cluster.problems]
     return data
@@ -125,6 +127,8 @@ def _link_data(row: LinkRow) -> Data:
         data["down"] = True
     if row.hca:
         data["hca"] = row.hca
+    if row.measured_gbps:
+        data["measuredGbps"] = _figure(row.measured_gbps)
     return data
 
 
