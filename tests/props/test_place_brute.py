@@ -5,6 +5,7 @@ Both engines are held against the same oracle: the count model alone, and the ta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -20,13 +21,23 @@ from tests.support import brute, random_cases
 SEEDS_PER_BATCH = 45
 STATES_MAX = tables.STATES_MAX  # 0 leaves everything to the count model
 BATCHES = 8
+BATCHES_OF_STAGES = 3
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_equals_exhaustive_search(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _sweep(random_cases.case, batch, monkeypatch)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES_OF_STAGES))
+def test_pipelines_equal_exhaustive_search(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _sweep(random_cases.staged_case, batch, monkeypatch)
+
+
+def _sweep(case: Callable[[Random], tuple[Snapshot, Request]], batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
     for seed in range(batch * SEEDS_PER_BATCH, (batch + 1) * SEEDS_PER_BATCH):
-        snapshot, request = random_cases.case(Random(seed))
+        snapshot, request = case(Random(seed))
         try:
             best = brute.best(snapshot, request)
         except brute.TooManyError:

@@ -7,12 +7,12 @@ search. One worker, a fixed seed and a deterministic limit: the wall clock decid
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ortools.sat.python import cp_model
 
-from fmsched.place.counts import CountModel, Linear, PoolKey, build, term_expressions
+from fmsched.place.counts import CountModel, Linear, PoolKey, Seat, build, term_expressions
 from fmsched.place.problem import Problem
 
 Key = TypeVar("Key")
@@ -30,6 +30,10 @@ class Counts:
     whole: Mapping[tuple[int, int, int], int]
     part: Mapping[tuple[int, int, int, int], int]
     pool_leaf: Mapping[tuple[PoolKey, int], int]
+    seats: Mapping[Seat, int] = field(default_factory=dict)  # identities.py: who sits where
+    cuts: Mapping[PoolKey, tuple[Mapping[int, int], ...]] = field(
+        default_factory=dict
+    )  # of each instance across leaf groups, GPUs by leaf group
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,11 @@ def search(problem: Problem, weights: Sequence[int], deterministic_s: float) -> 
     built = build(problem)
     if built is None:
         return Infeasible()
+    return search_built(built, weights, deterministic_s)
+
+
+def search_built(built: CountModel, weights: Sequence[int], deterministic_s: float) -> Found | Infeasible | LimitReached:
+    """The same for a model that has been built already."""
     return _Search(built, weights, deterministic_s).run()
 
 
@@ -145,7 +154,8 @@ class _Search:
 
     def _counts(self) -> Counts:
         built = self._built
-        return Counts(self._used(built.ways), self._used(built.whole), self._used(built.part), self._used(built.pool_leaf))
+        used = self._used
+        return Counts(used(built.ways), used(built.whole), used(built.part), used(built.pool_leaf), used(built.seats))
 
     def _used(self, variables: Mapping[Key, cp_model.IntVar]) -> dict[Key, int]:
         return {key: n for key, variable in variables.items() if (n := self._values[variable.index])}

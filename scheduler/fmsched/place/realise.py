@@ -111,11 +111,17 @@ def _join(problem: Problem, counts: Counts, key: PoolKey, leaves: Mapping[int, l
     """Cuts the parts of a pool into instances: inside leaf groups first, then what is over, leaf group by leaf group."""
     size = problem.request.groups[key[0]].gpus
     over: list[Gpu] = []
+    rest: dict[int, list[Gpu]] = {}
     for leaf in sorted(leaves):
         gpus = _by_weight(leaves[leaf])
         inside = size * counts.pool_leaf.get((key, leaf), 0)
         cells[key[0]] += [gpus[at : at + size] for at in range(0, inside, size)]
         over += gpus[inside:]
+        rest[leaf] = gpus[inside:]
+    if key in counts.cuts:
+        for cut in counts.cuts[key]:
+            cells[key[0]].append([rest[leaf].pop(0) for leaf in sorted(cut) for _ in range(cut[leaf])])
+        return
     cells[key[0]] += [over[at : at + size] for at in range(0, len(over), size)]
 
 
