@@ -26,15 +26,25 @@ from tests.support import brute, random_cases
 SEEDS_PER_BATCH = 45
 STATES_MAX = tables.STATES_MAX  # 0 leaves everything to the count model
 BATCHES = 8
+BATCHES_OF_STAGES = 3
 Case = Callable[[Random], tuple[Snapshot, Request]]
 
 
 @pytest.mark.parametrize("make", [random_cases.case, random_cases.reserving])
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_equals_exhaustive_search(batch: int, make: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    _sweep(make, batch, monkeypatch)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES_OF_STAGES))
+def test_pipelines_equal_exhaustive_search(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _sweep(random_cases.staged_case, batch, monkeypatch)
+
+
+def _sweep(case: Case, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
     for seed in range(batch * SEEDS_PER_BATCH, (batch + 1) * SEEDS_PER_BATCH):
-        snapshot, request = make(Random(seed))
+        snapshot, request = case(Random(seed))
         try:
             best = brute.best(snapshot, request)
         except brute.TooManyError:

@@ -101,7 +101,9 @@ def score(snapshot: Snapshot, request: Request, choice: Choice) -> dict[str, int
     found["across nodes"] = sum(len({gpu.node for gpu in cell}) > 1 for cell in every)
     for level in reversed(levels):
         found[f"job {level}"] = domains(job, level)
-        found[f"groups {level}"] = sum(domains({gpu for cell in cells for gpu in cell}, level) for cells in choice)
+        found[f"groups {level}"] = sum(
+            members * domains(talking, level) for members, talking in _communicating(request, choice)
+        )
     nodes = {gpu.node for gpu in job}
     found["nodes"] = len(nodes)
     strengths = sorted({strength_tflops(spec) for node in topology.nodes for spec in node.shape.gpus})
@@ -142,6 +144,18 @@ def price(snapshot: Snapshot, spec: GpuSpec) -> int:
         if each.family in snapshot.prices
     ]
     return round(1000 * sum(rates) / len(rates) * strength_tflops(spec)) if rates else strength_tflops(spec)
+
+
+def _communicating(request: Request, choice: Choice) -> list[tuple[int, set[GpuId]]]:
+    """(weight, GPUs) of every set of ranks that talk: a group over all replicas; with several stages, also a replica over all stages.
+
+    The weight is how many instances talk there; without several stages it is 1."""
+    found = [(1, {gpu for cell in cells for gpu in cell}) for cells in choice]
+    piped = [cells for group, cells in zip(request.groups, choice, strict=True) if "Pipeline" in group.kind]
+    if len(piped) > 1:
+        found = [(request.replicas, gpus) for _, gpus in found]
+        found += [(len(piped), {gpu for cell in chain for gpu in cell}) for chain in zip(*piped, strict=True)]
+    return found
 
 
 def _levels(snapshot: Snapshot) -> list[int]:

@@ -245,3 +245,28 @@ def _group(rng: Random, number: int, nodes: tuple[Node, ...], fabric: bool, kind
         rate=rng.choice([0, 0, 200, 400]) if reach else 0,
         reach=reach,
     )
+
+
+def staged_case(rng: Random) -> tuple[Snapshot, Request]:
+    """A pipeline of two or three stages, mostly alike, on a cluster of small nodes whose fabric matters."""
+    count, replicas = rng.choice([(2, 1), (2, 2), (2, 2), (2, 3), (2, 3), (2, 4), (3, 1), (3, 2), (3, 2), (3, 3)])
+    nodes = [
+        clusters.node(f"n{i}", rng.choice(SMALL if rng.random() < 0.3 else SMALL[:1])) for i in range(rng.randint(5, 9))
+    ]
+    leaves = rng.randint(2, 5)
+    kind = rng.choice(["pods", "pods", "pods", "tree", "tree", "ring", "apart"])
+    leaves = 4 if kind == "ring" else leaves
+    links = [Link(each.name, f"leaf{rng.randrange(leaves)}", each.shape.link_gbps) for each in nodes]
+    topology = build_topology(nodes, _fabric(rng, kind, leaves, [Switch(f"leaf{i}") for i in range(leaves)], links))
+    first = replace(_group(rng, 0, topology.nodes, True, "PP"), preferred=(), tolerated=(), min_memory_gb=0)
+    if rng.random() < 0.7:
+        first = replace(first, reach=None)
+    groups = [replace(first, name=f"stage{i}") for i in range(count)]
+    if rng.random() < 0.25:
+        groups[-1] = replace(groups[-1], gpus=3 - groups[-1].gpus)
+    if kind == "ring" and first.reach is not None:
+        # Stages over several nodes, where nearness does not pass on, are not looked at: nothing is claimed then.
+        groups = [replace(each, gpus=1) for each in groups]
+    if rng.random() < 0.1:
+        groups.append(group("beside", "AUX", 1))
+    return _snapshot(rng, topology), clusters.request(*groups, replicas=replicas)

@@ -36,7 +36,7 @@ def search(problem: Problem) -> Found | Infeasible | None:
             return None
         if isinstance(found, Found):
             back = replace(found, counts=_back(found.counts, bins))
-            values = measure(problem, rank_placements(problem, cells_of(problem, back.counts)))
+            values = measure(problem, rank_placements(problem, cells_of(problem, back.counts), back.counts))
             if best is None or values < best[0]:
                 best = values, back
     if len(questions) > QUESTIONS_MAX:

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
+from fmsched.place.chains import rectangles
 from fmsched.place.hosts import mask_indices
 from fmsched.place.objective import preference_step
 from fmsched.place.power import watts_of
 from fmsched.place.problem import Problem, StagePair, apart_domains
+from fmsched.place.zones import Zones
 
 Expr = cp_model.LinearExprT
 PoolKey = tuple[int, str, int, str]  # group, GPU model, zone, multi-node NVLink domain
+Seat = tuple[int, int, tuple[int, ...]]  # group, replica, where
 
 
 @dataclass(slots=True)
@@ -57,6 +60,10 @@ class CountModel:
     rest: dict[tuple[PoolKey, int], cp_model.IntVar] = field(
         default_factory=dict
     )  # GPUs of a pool's instances across leaf groups
+    seats: dict[Seat, cp_model.IntVar] = field(default_factory=dict)  # identities.py
+    chain_spread: dict[int, Linear] = field(
+        default_factory=dict
+    )  # by level: domains spanned by the chains, where they are known
 
 
 def build(problem: Problem) -> CountModel | None:
@@ -72,6 +79,10 @@ def build(problem: Problem) -> CountModel | None:
     _apart(built)
     for stage in problem.stages:
         _stage(built, stage)
+    if problem.chains is not None and problem.chains.zones is not None:
+        for inside in _in_zones(built, 0, problem.chains.zones).values():
+            chains = built.model.new_int_var(0, problem.asked.replicas, "")
+            built.model.add(inside.expression() == problem.chains.length * chains)
     return built
 
 
@@ -235,32 +246,35 @@ def way_watts(problem: Problem, b: int, w: int) -> int:
 
 def _stage(built: CountModel, stage: StagePair) -> None:
     """As many instances of both stages in every zone: then each finds its neighbour in its own zone."""
-    sides: list[defaultdict[int, Linear]] = []
-    for g in (stage.first, stage.second):
-        in_zone: defaultdict[int, Linear] = defaultdict(Linear)
-        for (b, _, of), variable in built.whole.items():
-            if of == g:
-                _spread(built, variable, stage.zones.of_bin[b], in_zone)
-        home = pool_homes(built, g, stage)
-        for (key, _), variable in built.pool_leaf.items():
-            if key[0] == g:
-                in_zone[home[key]].add(variable)
-        for key, variable in built.pool_zone.items():
-            if key[0] == g:
-                in_zone[home[key]].add(variable)
-        sides.append(in_zone)
+    sides = [_in_zones(built, g, stage.zones) for g in (stage.first, stage.second)]
     for zone in sorted(sides[0].keys() | sides[1].keys()):
         built.model.add(sides[0][zone].expression() == sides[1][zone].expression())
 
 
-def pool_homes(built: CountModel, g: int, stage: StagePair) -> dict[PoolKey, int]:
-    """The zone of the stages in which the instances of each pool of the group lie: where there are pools, zones do not overlap."""
+def pool_homes(built: CountModel, g: int, zones: Zones) -> dict[PoolKey, int]:
+    """The zone in which the instances of each pool of the group lie: where there are pools, zones do not overlap."""
     problem = built.problem
     return {
-        (g, problem.ways[b].items[i].model, zone, dict(problem.span_zones[g][b])[zone]): stage.zones.of_bin[b][0]
+        (g, problem.ways[b].items[i].model, zone, dict(problem.span_zones[g][b])[zone]): zones.of_bin[b][0]
         for (b, i, of, zone) in built.part
         if of == g
     }
+
+
+def _in_zones(built: CountModel, g: int, zones: Zones) -> defaultdict[int, Linear]:
+    """By zone: the instances of group g that lie in it."""
+    in_zone: defaultdict[int, Linear] = defaultdict(Linear)
+    for (b, _, of), variable in built.whole.items():
+        if of == g:
+            _spread(built, variable, zones.of_bin[b], in_zone)
+    home = pool_homes(built, g, zones)
+    for (key, _), variable in built.pool_leaf.items():
+        if key[0] == g:
+            in_zone[home[key]].add(variable)
+    for key, variable in built.pool_zone.items():
+        if key[0] == g:
+            in_zone[home[key]].add(variable)
+    return in_zone
 
 
 def _spread(
@@ -291,7 +305,8 @@ def term_expressions(built: CountModel) -> list[Linear]:
         for (g, _), variable in domains[level].items():
             (job if g < 0 else groups).add(variable)
         # With one group, its domains are the job's.
-        terms += [job, groups if len(problem.request.groups) > 1 else job]
+        groups = groups if len(problem.request.groups) > 1 else job
+        terms += [job, groups if problem.chains is None else _spread_of_chains(built, level, groups)]
     nodes, strength, cells, left, missing, cut = (Linear() for _ in range(6))
     for (b, w), variable in built.ways.items():
         way = problem.ways[b].ways[w]
@@ -326,6 +341,66 @@ def _cost(built: CountModel) -> Linear:
     for (b, i, _, _), variable in built.part.items():
         term.add(variable, cost[built.problem.ways[b].items[i].model])
     return term
+
+
+def _spread_of_chains(built: CountModel, level: int, groups: Linear) -> Linear:
+    """The spread of stages and chains: at least (see chains.py), or exactly, where identities.py has told the replicas apart."""
+    chains, term = built.problem.chains, Linear()
+    assert chains is not None
+    replicas = chains.asked.replicas
+    if level in built.chain_spread:
+        for variable in built.chain_spread[level].variables:
+            term.add(variable, chains.length)
+    elif level in chains.whole:  # whole replicas: what they add is the same wherever they are
+        replicas *= chains.length
+    elif chains.folded:
+        _rectangles(built, level, term)
+        return term
+    else:
+        _most_of_a_stage(built, level, term)
+    for variable in groups.variables:
+        term.add(variable, replicas)
+    return term
+
+
+def _gpus_inside(built: CountModel, g: int, level: int) -> dict[int, Linear]:
+    """By domain of the level: GPUs of the group there."""
+    problem = built.problem
+    domain = problem.snapshot.topology.domains[level]
+    inside: defaultdict[int, Linear] = defaultdict(Linear)
+    for (b, _, of), variable in built.whole.items():
+        if of == g:
+            inside[int(domain[problem.bins[b].leaf])].add(variable, problem.request.groups[g].gpus)
+    for (b, _, of, _), variable in built.part.items():
+        if of == g:
+            inside[int(domain[problem.bins[b].leaf])].add(variable)
+    return dict(sorted(inside.items()))
+
+
+def _rectangles(built: CountModel, level: int, term: Linear) -> None:
+    """Folded stages: in every domain a rectangle of the grid that has room for what lies there."""
+    chains, size = built.problem.chains, built.problem.request.groups[0].gpus
+    assert chains is not None
+    for gpus in _gpus_inside(built, 0, level).values():
+        room = Linear()
+        for n, least in rectangles(chains.asked.replicas, chains.length):
+            variable = built.model.new_bool_var("")
+            room.add(variable, n * size)
+            term.add(variable, least)
+        built.model.add(gpus.expression() <= room.expression())
+
+
+def _most_of_a_stage(built: CountModel, level: int, term: Linear) -> None:
+    """A domain is touched by as many replicas as it has instances of any one stage, at least."""
+    problem, chains = built.problem, built.problem.chains
+    assert chains is not None
+    replicas_in: dict[int, cp_model.IntVar] = {}
+    for g in chains.stages:
+        for domain, gpus in _gpus_inside(built, g, level).items():
+            if domain not in replicas_in:
+                replicas_in[domain] = built.model.new_int_var(0, problem.request.replicas, "")
+                term.add(replicas_in[domain], chains.length)
+            built.model.add(gpus.expression() <= problem.request.groups[g].gpus * replicas_in[domain])
 
 
 def _preference(built: CountModel) -> Linear:

@@ -7,12 +7,12 @@ search. One worker, a fixed seed and a deterministic limit: the wall clock decid
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ortools.sat.python import cp_model
 
-from fmsched.place.counts import CountModel, Linear, PoolKey, build, term_expressions
+from fmsched.place.counts import CountModel, Linear, PoolKey, Seat, build, term_expressions
 from fmsched.place.problem import Problem
 from fmsched.place.together import Chosen, Sites, add, chosen
 
@@ -32,6 +32,10 @@ class Counts:
     part: Mapping[tuple[int, int, int, int], int]
     pool_leaf: Mapping[tuple[PoolKey, int], int]
     chosen: Chosen | None = None
+    seats: Mapping[Seat, int] = field(default_factory=dict)  # identities.py: who sits where
+    cuts: Mapping[PoolKey, tuple[Mapping[int, int], ...]] = field(
+        default_factory=dict
+    )  # of each instance across leaf groups, GPUs by leaf group
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,14 @@ def search(
     built = build(problem)
     if built is None:
         return Infeasible()
-    return _Search(built, weights, deterministic_s, add(built) if together else None).run()
+    return search_built(built, weights, deterministic_s, add(built) if together else None)
+
+
+def search_built(
+    built: CountModel, weights: Sequence[int], deterministic_s: float, sites: Sites | None = None
+) -> Found | Infeasible | LimitReached:
+    """The same for a model that has been built already."""
+    return _Search(built, weights, deterministic_s, sites).run()
 
 
 def feasible(problem: Problem, deterministic_s: float, *, together: bool = False) -> bool | None:
@@ -156,12 +167,10 @@ class _Search:
 
     def _counts(self) -> Counts:
         built = self._built
+        used = self._used
+        sites = chosen(self._sites, self._values) if self._sites is not None else None
         return Counts(
-            self._used(built.ways),
-            self._used(built.whole),
-            self._used(built.part),
-            self._used(built.pool_leaf),
-            chosen(self._sites, self._values) if self._sites is not None else None,
+            used(built.ways), used(built.whole), used(built.part), used(built.pool_leaf), sites, used(built.seats)
         )
 
     def _used(self, variables: Mapping[Key, cp_model.IntVar]) -> dict[Key, int]:

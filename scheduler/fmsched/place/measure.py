@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from fmsched.model.hardware import NodeShape
+from fmsched.model.job import GroupKind, Request
 from fmsched.model.placement import RankPlacement
 from fmsched.place.hosts import mask_indices, static_of
 from fmsched.place.objective import cells_lost, pair_gbytes_per_s, pairs_gbytes_per_s, preference_step
@@ -20,11 +21,9 @@ def measure(problem: Problem, ranks: Sequence[RankPlacement]) -> tuple[int, ...]
     topology, ruler = problem.snapshot.topology, problem.ruler
     leaf_of = static_of(topology).leaf_of
     leaf = {name: leaf_of[topology.index[name]] for name in {rank.node for rank in ranks}}
-    leaves_of: defaultdict[str, set[int]] = defaultdict(set)
     nodes_of: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
     taken: defaultdict[str, int] = defaultdict(int)
     for rank in ranks:
-        leaves_of[rank.group].add(leaf[rank.node])
         nodes_of[rank.group, rank.replica].add(rank.node)
         taken[rank.node] |= 1 << rank.gpu
     job_leaves = set(leaf.values())
@@ -32,10 +31,11 @@ def measure(problem: Problem, ranks: Sequence[RankPlacement]) -> tuple[int, ...]
     for level in reversed(ruler.levels):
         domain = topology.domains[level]
         spans.append(len({int(domain[each]) for each in job_leaves}))
-        spans.append(sum(len({int(domain[each]) for each in leaves}) for leaves in leaves_of.values()))
+        at = {node: int(domain[each]) for node, each in leaf.items()}
+        spans.append(_spread(problem.asked, {key: {at[node] for node in nodes} for key, nodes in nodes_of.items()}))
     across_leaves = sum(len({leaf[node] for node in nodes}) > 1 for nodes in nodes_of.values())
     kinds = Counter((rank.group, rank.node, topology.node(rank.node).shape.gpus[rank.gpu]) for rank in ranks)
-    groups = {group.name: group for group in problem.request.groups}
+    groups = {group.name: group for group in problem.asked.groups}
     pairs = _Pairs(ruler.best_pair)
     return (
         sum(count * preference_step(groups[name], spec) for (name, _, spec), count in kinds.items()),
@@ -49,6 +49,25 @@ def measure(problem: Problem, ranks: Sequence[RankPlacement]) -> tuple[int, ...]
         _cut(problem, taken, pairs),
         *((sum(count * ruler.cost[spec.model] for (_, _, spec), count in kinds.items()),) if ruler.cost else ()),
     )
+
+
+def _spread(request: Request, domains_of: Mapping[tuple[str, int], set[int]]) -> int:
+    """Domains that each communicating group spans, by the domains of each (group, replica).
+
+    The instances of a resource group talk across replicas; where the job has several pipeline stages, those of one replica talk
+    too. Then each group's domains count once per member, so that the mean spread of both kinds weighs alike.
+    """
+    of_group: defaultdict[str, set[int]] = defaultdict(set)
+    of_replica: defaultdict[int, set[int]] = defaultdict(set)
+    stages = {group.name for group in request.groups if group.kind is GroupKind.PIPELINE_PARALLEL}
+    for (name, replica), domains in domains_of.items():
+        of_group[name] |= domains
+        if name in stages:
+            of_replica[replica] |= domains
+    groups = sum(map(len, of_group.values()))
+    if len(stages) < 2:
+        return groups
+    return request.replicas * groups + len(stages) * sum(map(len, of_replica.values()))
 
 
 def _left_behind(problem: Problem, taken: Mapping[str, int], job_leaves: set[int], ranks: int) -> tuple[int, ...]:

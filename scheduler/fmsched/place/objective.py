@@ -6,7 +6,9 @@ the value of every term off a finished placement, without the solver, and so is 
 1. steps down the preference list    per GPU: position of its family among `preferred`; tolerated families stand after these
 2. instances across leaf groups, then instances across nodes (an instance counts once, however far it spreads): the ranks of
    an instance talk most, and a cell broken over nodes costs more than a job over one leaf group more
-3. for each level of the fabric, widest first: domains spanned by the job, then the sum over its groups
+3. for each level of the fabric, widest first: domains spanned by the job, then by its groups that communicate: the sum over its
+   resource groups, whose instances talk across replicas. In a job of several pipeline stages each replica's chain of stages talks
+   too: then it is the sum over stages and chains of members × domains, so that mean data and mean pipeline spread weigh alike
 4. nodes
 5. steps up in GPU strength          per GPU: how many weaker models (TFLOP/s) the cluster has; keeps scarce big GPUs free
 6. GPUs that leave whole cells       free cells of 2, 4, 8… GPUs of one model that a node loses, times their size
@@ -32,7 +34,7 @@ import numpy as np
 from fmsched.catalogue import strength_tflops
 from fmsched.model.fabric import Topology
 from fmsched.model.hardware import GpuSpec, NodeShape
-from fmsched.model.job import Request, ResourceGroup
+from fmsched.model.job import GroupKind, Request, ResourceGroup
 from fmsched.model.placement import Objective, Term
 from fmsched.model.snapshot import Snapshot
 
@@ -134,10 +136,15 @@ def terms_max(snapshot: Snapshot, request: Request, ruler: Ruler) -> tuple[int, 
     gpus, groups, instances = request.gpus, request.groups, request.replicas * len(request.groups)
     biggest = max((len(node.shape.gpus) for node in topology.nodes), default=0)
     nodes = min(gpus, len(topology.nodes))
+    chain = [group for group in groups if group.kind is GroupKind.PIPELINE_PARALLEL]
     spans = []
     for level in reversed(ruler.levels):
         count = len(np.unique(topology.domains[level]))
-        spans += [min(count, gpus), sum(min(count, group.gpus * request.replicas) for group in groups)]
+        of_groups = sum(min(count, group.gpus * request.replicas) for group in groups)
+        if len(chain) > 1:
+            of_chain = min(count, sum(group.gpus for group in chain))
+            of_groups = request.replicas * of_groups + len(chain) * request.replicas * of_chain
+        spans += [min(count, gpus), of_groups]
     pairs = biggest * (biggest - 1) // 2
     total = sum(len(node.shape.gpus) for node in topology.nodes)
     return (

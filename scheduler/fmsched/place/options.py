@@ -13,6 +13,7 @@ from math import gcd
 import numpy as np
 import numpy.typing as npt
 
+from fmsched.place.chains import spread_most
 from fmsched.place.objective import CUT, LEFT_IN, preference_step
 from fmsched.place.problem import Problem
 from fmsched.place.ways import Item, Way, Ways
@@ -193,7 +194,7 @@ def packing(problem: Problem, raw: Raw) -> Packing:
             most.append(instances * max(terms[term]) // unit)
         else:
             units.append(1)
-            most.append(instances * 2)
+            most.append(2 * spread_most(problem.chains, instances))
     return Packing(units, _tighter(problem, terms, most))
 
 
@@ -208,7 +209,8 @@ def _tighter(problem: Problem, terms: Collection[int], most: Sequence[int]) -> l
         domain = problem.snapshot.topology.domains[level]
         job = problem.ruler.names.index(f"{name} spanned by the job")
         domains = max(2, len({int(domain[item.leaf]) for item in problem.bins}))  # 2: the least that several are
-        found[job : job + 2] = [min(top, domains) for top in found[job : job + 2]]
+        for term in (job, job + 1) if problem.chains is None else (job,):
+            found[term] = min(found[term], domains)
     return found
 
 

@@ -9,6 +9,8 @@ from math import inf
 from fmsched.model.job import Request, ResourceGroup
 from fmsched.model.snapshot import Snapshot
 from fmsched.place import nvlink, relations
+from fmsched.place.chains import Chains, chains_of, folded
+from fmsched.place.chains import kept as kept_chains
 from fmsched.place.hosts import Bin, bins_of, free_masks, leaf_free_of
 from fmsched.place.links import Room, room_of
 from fmsched.place.nodes import caps, excluded
@@ -36,6 +38,7 @@ class Problem:
 
     group_zones[g]       the whole group lies in one of these (DataParallel with a reach); None: anywhere
     span_zones[g][b]     zones in which an instance may span nodes, b's among them; empty: not from this bin
+    chains               the pipelines of a job with several stages; where these are alike, `request` has one group for all
     """
 
     snapshot: Snapshot
@@ -52,6 +55,12 @@ class Problem:
     spans: bool  # whether some instance may lie on several nodes
     exact: bool  # false where some placements were not looked at: then nothing is called proven
     room: Room | None = field(default=None, repr=False)  # on links; None: the request reserves nothing
+    chains: Chains | None = None
+
+    @property
+    def asked(self) -> Request:
+        """The request as it came."""
+        return self.chains.asked if self.chains is not None else self.request
 
 
 def problem_of(
@@ -62,12 +71,14 @@ def problem_of(
     spanning: bool = True,
     masks: Sequence[int] | None = None,
     known: KnownWays | None = None,
+    fold: bool = True,
 ) -> Problem:
     """Counts what the request could use. No search.
 
     spanning    without it, every instance lies on one node
     masks       free_masks(snapshot), where they are known already
     known       ways of nodes that earlier questions with the same ruler and topology have found; grows
+    fold        stages that are alike become one group
     """
     topology = snapshot.topology
     if masks is None:
@@ -77,6 +88,9 @@ def problem_of(
     out, most = excluded(snapshot, request), caps(snapshot, request)
     bins = bins_of(topology, masks, out, by_domain, _rate_asked(request), labels(may_bind), most)
     room = room_of(snapshot, request, spanning=spanning)
+    chains = chains_of(topology, bins, request, fold=fold)
+    if chains is not None and chains.folded:
+        request = folded(request)
     group_zones = tuple(
         zones_of(topology, bins, reaches, room) if (reaches := relations.group_reaches(group)) else None
         for group in request.groups
@@ -87,9 +101,11 @@ def problem_of(
     span_zones: list[list[Spans]] = [[() for _ in bins] for _ in request.groups]
     spans_exact = True
     if spanning:
-        span_zones, spans_exact = _span_zones(snapshot, request, bins, group_zones, room)
+        span_zones, spans_exact = _span_zones(snapshot, request, bins, group_zones, room, chains)
     kept, ways = _ways(request, bins, span_zones, ruler, {} if known is None else known)
     zones = [zones for zones in group_zones if zones is not None] + [stage.zones for stage in stages]
+    if chains is not None:
+        chains = kept_chains(chains, topology, bins, kept)
     return Problem(
         snapshot,
         request,
@@ -104,6 +120,7 @@ def problem_of(
         leaf_free_of(topology, masks),
         any(item.fragment for of_kind in {id(each): each for each in ways}.values() for item in of_kind.items),
         spans_exact and all(item.exact for item in ways) and all(item.complete for item in zones),
+        chains=chains,
         room=room,
     )
 
@@ -130,14 +147,16 @@ def _span_zones(
     bins: Sequence[Bin],
     group_zones: Sequence[Zones | None],
     room: Room | None,
+    chains: Chains | None,
 ) -> tuple[list[list[Spans]], bool]:
     """By group and bin: (zone, NVLink domain) pairs in which an instance with GPUs there may lie."""
     found: list[list[Spans]] = []
     exact = True
     for g, group in enumerate(request.groups):
         reaches = [*relations.instance_reaches(group), *relations.group_reaches(group)]
-        for a, b, between in relations.stage_pairs(request):
-            reaches += between if g in (a, b) else ()
+        together = chains is not None and chains.folded  # then group 0 is every stage
+        for a, b, between in relations.stage_pairs(chains.asked if chains is not None else request):
+            reaches += between if together or g in (a, b) else ()
         zones = group_zones[g]
         if zones is None and reaches:
             zones = zones_of(snapshot.topology, bins, reaches, room)

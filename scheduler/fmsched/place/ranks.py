@@ -1,8 +1,12 @@
 """From instances to ranks: order of replicas, order of ranks, and the adapters near each GPU.
 
 Ranks go by group, then replica, then GPU of the cell. Cells of a group are numbered as the fabric lies: widest domain first, then
-leaf group, node, GPU, so that neighbouring replicas are neighbours. Neighbouring pipeline stages that must be near each other
-are matched first, and keep the order of the first stage.
+leaf group, node, GPU, so that neighbouring replicas are neighbours: data-parallel rings leave each domain once. Where stages are alike,
+gridmap.py says which cell is which; else neighbouring stages that must be near each other are matched, in the order of the first.
+
+This is the default order of Megatron-LM, tp-cp-ep-dp-pp with tensor fastest and pipeline slowest, for groups that are stages: ranks of a
+cell are adjacent and in the order of their GPUs, so that rank i of every cell of whole nodes stands on GPU i, and on rail i where
+fabrics have rails; experts and context divide a cell. predict/groups.py reads the ranks in the same order.
 """
 
 from __future__ import annotations
@@ -15,27 +19,23 @@ from fmsched.model.hardware import NodeShape
 from fmsched.model.job import Reach
 from fmsched.model.placement import RankPlacement
 from fmsched.place import relations
+from fmsched.place.cpsat import Counts
+from fmsched.place.gridmap import arranged
+from fmsched.place.identities import seated
 from fmsched.place.links import reserve_of, room_ok
 from fmsched.place.problem import Problem
 from fmsched.place.realise import Cells, Gpu
 
 
-def rank_placements(problem: Problem, cells: Cells, matched: frozenset[int] = frozenset()) -> tuple[RankPlacement, ...]:
-    """The ranks of all cells, in rank order. `matched`: groups whose cells stand beside one another by replica already."""
+def rank_placements(problem: Problem, cells: Cells, counts: Counts) -> tuple[RankPlacement, ...]:
+    """The ranks of all cells, in rank order."""
     topology = problem.snapshot.topology
-    ordered = [sorted((sorted(cell) for cell in group), key=lambda cell: _place(topology, cell)) for group in cells]
-    if matched:
-        first = [sorted(cell) for cell in cells[min(matched)]]
-        order = sorted(range(len(first)), key=lambda at: _place(topology, first[at]))
-        for g in matched:
-            ordered[g] = [sorted(cells[g][at]) for at in order]
-    else:
-        _match_stages(problem, ordered)
+    ordered = _ordered(problem, cells, counts)
     on_node: Counter[int] = Counter()
     ranks: list[RankPlacement] = []
     # By identity: a shape is shared by its nodes, and its hash is dear.
     known: dict[tuple[int, int], tuple[str, ...]] = {}
-    for g, group in enumerate(problem.request.groups):
+    for g, group in enumerate(problem.asked.groups):
         for replica, cell in enumerate(ordered[g]):
             for node, gpu in cell:
                 owner = topology.nodes[node]
@@ -47,7 +47,7 @@ def rank_placements(problem: Problem, cells: Cells, matched: frozenset[int] = fr
                         rank=len(ranks),
                         group=group.name,
                         replica=replica,
-                        cell=g * problem.request.replicas + replica,
+                        cell=g * problem.asked.replicas + replica,
                         local_rank=on_node[node],
                         node=owner.name,
                         gpu=gpu,
@@ -57,6 +57,27 @@ def rank_placements(problem: Problem, cells: Cells, matched: frozenset[int] = fr
                 )
                 on_node[node] += 1
     return tuple(ranks)
+
+
+def _ordered(problem: Problem, cells: Cells, counts: Counts) -> list[list[list[Gpu]]]:
+    """By group as it was asked for, the cells in order of replicas."""
+    topology = problem.snapshot.topology
+    placed = [sorted((sorted(cell) for cell in group), key=lambda cell: _place(topology, cell)) for group in cells]
+    if counts.chosen is not None and (matched := counts.chosen.groups):
+        # These cells stand beside one another by replica already (together.py).
+        first = [sorted(cell) for cell in cells[min(matched)]]
+        order = sorted(range(len(first)), key=lambda at: _place(topology, first[at]))
+        for g in matched:
+            placed[g] = [sorted(cells[g][at]) for at in order]
+        return placed
+    if problem.chains is None:
+        return placed
+    if counts.seats:
+        return seated(problem, counts.seats, placed)
+    if problem.chains.folded:
+        return arranged(problem, placed[0])
+    _match_stages(problem, placed)
+    return placed
 
 
 def _place(topology: Topology, cell: Sequence[Gpu]) -> tuple[int, ...]:

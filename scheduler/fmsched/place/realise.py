@@ -121,6 +121,10 @@ def _join(problem: Problem, counts: Counts, key: PoolKey, leaves: Mapping[int, l
         for parts in wanted:
             cells[key[0]].append([over[leaf].pop(0) for leaf, number in parts for _ in range(number)])
         return
+    if key in counts.cuts:
+        for cut in counts.cuts[key]:
+            cells[key[0]].append([over[leaf].pop(0) for leaf in sorted(cut) for _ in range(cut[leaf])])
+        return
     rest = [gpu for gpus in over.values() for gpu in gpus]
     cells[key[0]] += [rest[at : at + size] for at in range(0, len(rest), size)]
 

@@ -25,6 +25,8 @@ def fits(problem: Problem) -> bool | None:
         or not all(ways.exact for ways in problem.ways)
     ):
         return None
+    if problem.chains is not None and problem.chains.zones is not None:
+        return None  # whole chains in every zone
     if len(problem.request.groups) > 1:
         return _two_sizes_fit(problem)
     room = _room_by_zone(problem)

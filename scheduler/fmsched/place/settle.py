@@ -22,6 +22,7 @@ from fmsched.place.measure import measure
 from fmsched.place.problem import Problem, problem_of
 from fmsched.place.ranks import rank_placements
 from fmsched.place.realise import cells_of
+from fmsched.place.staged import promised
 
 Answer = Found | Infeasible | LimitReached
 
@@ -49,7 +50,7 @@ def settle(
     answer: Answer = LimitReached()
     if isinstance(found, Found):
         answer = replace(found, bound=alone.bound, floor=values if alone.bound is None else None)
-        if alone.bound is None and _look(strict, found)[0] == values:
+        if alone.bound is None and problem.chains is None and _look(strict, found)[0] == values:
             return strict, replace(answer, floor=None)
     if together.rows(problem) <= together.ROWS_MAX:
         exact = search(problem, weights, deterministic_s / 2, together=True)
@@ -74,11 +75,14 @@ def possible(problem: Problem, alone: Callable[[Problem], bool | None], determin
 
 
 def _look(problem: Problem, found: Found) -> tuple[tuple[int, ...], bool]:
-    """(values of all terms, whether all talks have room together)."""
-    ranks = rank_placements(problem, cells_of(problem, found.counts))
+    """(values of all terms, of the spread what is promised at least; whether all talks have room together)."""
+    ranks = rank_placements(problem, cells_of(problem, found.counts), found.counts)
     assert problem.room is not None
     leaves = leaves_of(problem.snapshot.topology, problem.request, ranks)
-    return measure(problem, ranks), problem.room.holds(talks(problem.request, leaves))
+    values = measure(problem, ranks)
+    if problem.chains is not None:
+        values = promised(problem, ranks, values)
+    return values, problem.room.holds(talks(problem.request, leaves))
 
 
 def _strict(problem: Problem) -> Problem:

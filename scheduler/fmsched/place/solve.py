@@ -18,6 +18,9 @@
    least predicted step time.
 6. The terms are then measured on the finished placement, not taken from the solver, and the proven bound stands beside them.
 
+Pipeline stages that are alike are one group to all this (chains.py): the counts promise a spread, gridmap.py says which instance is
+which, and where it does not reach what was promised, the promise is the bound, and identities.py solves small jobs exactly.
+
 The limit is deterministic. A search that it cuts answers with its best placement and an honest gap, or with Undecided.
 """
 
@@ -28,7 +31,7 @@ from dataclasses import replace
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable, Verdict
 from fmsched.model.snapshot import Snapshot
-from fmsched.place import by_zone, spanning, tables
+from fmsched.place import by_zone, identities, spanning, tables
 from fmsched.place.counts import within_feeds
 from fmsched.place.cpsat import Found, Infeasible, LimitReached, search
 from fmsched.place.measure import measure
@@ -37,7 +40,8 @@ from fmsched.place.price import by_policy, in_full, ruler_for
 from fmsched.place.problem import Problem, problem_of
 from fmsched.place.ranks import rank_placements
 from fmsched.place.realise import cells_of
-from fmsched.place.settle import settle
+from fmsched.place.settle import may_meet, settle
+from fmsched.place.staged import promised
 
 
 def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
@@ -67,7 +71,11 @@ def best(snapshot: Snapshot, request: Request, budget: Budget) -> Placement | Un
     maxima = terms_max(snapshot, request, ruler)
     problem, found = _search(snapshot, request, ruler, maxima, budget)
     if isinstance(found, Found):
-        return _placement(problem, found, maxima)
+        placement = _placement(problem, found, maxima)
+        untold = problem.chains is not None and found.bound is None and not may_meet(problem)
+        if untold and not placement.objective.optimal:
+            return _told_apart(problem, placement, maxima, budget)
+        return placement
     if isinstance(found, LimitReached) or not problem.exact:
         return Undecided(request.job, f"no placement and no proof within {budget.deterministic_s:g} deterministic seconds")
     return None
@@ -110,15 +118,32 @@ def _powered(problem: Problem, found: Found | Infeasible | None) -> Found | Infe
 
 
 def _placement(problem: Problem, found: Found, maxima: tuple[int, ...]) -> Placement:
-    matched = found.counts.chosen.groups if found.counts.chosen is not None else frozenset[int]()
-    ranks = rank_placements(problem, cells_of(problem, found.counts), matched)
+    ranks = rank_placements(problem, cells_of(problem, found.counts), found.counts)
     values = measure(problem, ranks)
     bound = found.bound if problem.exact else 0
     if problem.exact and found.floor is not None:
         bound = sum(weight * value for weight, value in zip(weights(maxima), found.floor, strict=True))
+    elif bound is None and problem.chains is not None and not found.counts.seats:
+        bound = sum(w * v for w, v in zip(weights(maxima), promised(problem, ranks, values), strict=True))
     elif bound is not None:
         bound -= left_out(problem.ruler, maxima, problem.request.gpus)
     return Placement(problem.request.job, ranks, objective(problem.ruler, maxima, values, bound))
+
+
+def _told_apart(problem: Problem, placement: Placement, maxima: tuple[int, ...], budget: Budget) -> Placement:
+    """The same job with its replicas told apart, where it is small: the counts promised more than there may be."""
+    apart = problem_of(
+        problem.snapshot, problem.asked, problem.ruler, spanning=problem.spans, masks=problem.masks, fold=False
+    )
+    if not identities.small(apart):
+        return placement
+    found = identities.search(apart, weights(maxima), budget.deterministic_s)
+    if not isinstance(found, Found):
+        return placement
+    other = _placement(apart, found, maxima)
+    best = min(other, placement, key=lambda each: each.objective.value)
+    bound = max(other.objective.bound, placement.objective.bound)
+    return replace(best, objective=replace(best.objective, bound=min(bound, best.objective.value)))
 
 
 def _refusal(snapshot: Snapshot, request: Request, budget: Budget) -> Unplaceable:

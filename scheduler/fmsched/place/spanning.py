@@ -61,6 +61,7 @@ def _by_gpu(problem: Problem) -> Problem:
         ways=tuple(single[id(ways)] for ways in problem.ways),
         span_zones=(tuple(() for _ in problem.bins),),
         spans=False,
+        chains=replace(problem.chains, gpus=request.groups[0].gpus) if problem.chains is not None else None,
     )
 
 

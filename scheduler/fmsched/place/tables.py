@@ -14,21 +14,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from fmsched.place.bands import Bands, bands_of, domain_numbers
+from fmsched.place.chains import least_spread, spread_of_one
 from fmsched.place.cpsat import Counts, Found, Infeasible
+from fmsched.place.limits import Limits, limits_of
 from fmsched.place.objective import LEFT_IN
 from fmsched.place.onegroup import NONE, CountMerge, LeafStep, default_bands, leaf_tables, merge
 from fmsched.place.options import Kind, Packing, Vector, kinds, packing, raw_options
-from fmsched.place.problem import Problem, apart_domains
+from fmsched.place.problem import Problem
 from fmsched.place.room import fits
 from fmsched.place.worth import Worth, leaves_worth
-from fmsched.place.zones import Zones
 
 STATES_MAX = 8192  # entries of one table: the product of (replicas + 1) over the groups
 WORK_MAX = 100_000_000  # table entries touched: about a second
@@ -66,7 +66,7 @@ def _search(problem: Problem, unit: int) -> Found | Infeasible | None:
         return None
     if problem.spans:
         return None
-    limits = _limits(problem)
+    limits = limits_of(problem)
     if limits is None:
         return None
     raw = raw_options(problem)
@@ -74,7 +74,7 @@ def _search(problem: Problem, unit: int) -> Found | Infeasible | None:
         return None
     worth = Worth(frozenset(item.leaf for item in problem.bins))
     if not limits.equal and not limits.apart:
-        worth = leaves_worth(problem, raw, frozenset(limits.whole), unit)
+        worth = leaves_worth(problem, raw, frozenset(limits.whole), unit, limits.multiple)
     packed = packing(problem, raw)
     bands = bands_of(problem, sorted(worth.leaves), worth.room) if worth.room else None
     if bands is not None and bands.work <= WORK_MAX:
@@ -128,69 +128,6 @@ def rooms(nodes: Sequence[Kind], leaves: int) -> list[int]:
         for row, bins in enumerate(kind.bins):
             room[row] += most * len(bins)
     return room
-
-
-# --- what applies ---
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Zones that are domains: by level of Topology.domains, groups that lie whole in one, and pairs with as many in each."""
-
-    whole: Mapping[int, tuple[int, ...]]
-    equal: Mapping[int, tuple[tuple[int, int], ...]]
-    apart: Mapping[int, tuple[int, ...]]  # groups with one instance in a domain at most
-
-
-def _limits(problem: Problem) -> Limits | None:
-    if not _nested(problem):
-        return None
-    whole: defaultdict[int, list[int]] = defaultdict(list)
-    equal: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for g, zones in enumerate(problem.group_zones):
-        if zones is not None and len({zone for of_bin in zones.of_bin for zone in of_bin}) > 1:
-            level = _level_of(problem, zones)
-            if level is None:
-                return None
-            whole[level].append(g)
-    for stage in problem.stages:
-        if len({zone for of_bin in stage.zones.of_bin for zone in of_bin}) > 1:
-            level = _level_of(problem, stage.zones)
-            if level is None:
-                return None
-            equal[level].append((stage.first, stage.second))
-    apart: defaultdict[int, list[int]] = defaultdict(list)
-    for g, domains in apart_domains(problem).items():
-        level = next((at for at in problem.ruler.levels if problem.snapshot.topology.domains[at].tolist() == domains), None)
-        if level is None:
-            return None  # one domain in all: the count model says what that means
-        apart[level].append(g)
-    return Limits(
-        {k: tuple(v) for k, v in whole.items()},
-        {k: tuple(v) for k, v in equal.items()},
-        {k: tuple(v) for k, v in apart.items()},
-    )
-
-
-def _nested(problem: Problem) -> bool:
-    domains = problem.snapshot.topology.domains
-    levels = problem.ruler.levels
-    return all(
-        len({(int(a), int(b)) for a, b in zip(domains[low], domains[high], strict=True)}) == len(set(domains[low].tolist()))
-        for low, high in pairwise(levels)
-    )
-
-
-def _level_of(problem: Problem, zones: Zones) -> int | None:
-    """The level whose domains are exactly these zones, on the leaf groups in use."""
-    if any(len(of_bin) != 1 for of_bin in zones.of_bin):
-        return None
-    for level in problem.ruler.levels:
-        domain = problem.snapshot.topology.domains[level]
-        pairs = {(int(domain[item.leaf]), of_bin[0]) for item, of_bin in zip(problem.bins, zones.of_bin, strict=True)}
-        if len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}):
-            return level
-    return None
 
 
 # --- tables ---
@@ -303,7 +240,7 @@ class _Tables:
         ruler = self._problem.ruler
         for level, name in zip(ruler.levels[at + 1 :], ruler.level_names[at + 1 :], strict=True):
             job = ruler.names.index(f"{name} spanned by the job")
-            values |= {job: 1, job + 1: self._groups}
+            values |= {job: 1, job + 1: spread_of_one(self._problem.chains, self._groups)}
             values[ruler.names.index(LEFT_IN + name)] = self._free_in(level)[
                 int(self._problem.snapshot.topology.domains[level][leaf])
             ]
@@ -397,9 +334,9 @@ class _Tables:
             each = self._packing.pack({job: 1, left: free[int(domain[label])]})
             for limb, cost in zip(tables, each, strict=True):
                 limb[row][something] += cost
-        for g in range(self._groups):
-            for limb, cost in zip(tables, self._packing.pack({job + 1: 1}), strict=True):
-                limb[:, numbers[g] > 0] += cost
+        spread = least_spread(problem.chains, problem.request.replicas, level, numbers)
+        for limb, cost in zip(tables, self._packing.pack({job + 1: 1}), strict=True):
+            np.add(limb, cost * spread, out=limb)
         for g in self._limits.whole.get(level, ()):
             tables[0][:, (numbers[g] > 0) & (numbers[g] < problem.request.replicas)] = NONE
         for first, second in self._limits.equal.get(level, ()):
@@ -407,6 +344,8 @@ class _Tables:
         # One in a pod is one in each of its leaf groups.
         for g in (g for wider, groups in self._limits.apart.items() if wider >= level for g in groups):
             tables[0][:, numbers[g] > 1] = NONE
+        if level in self._limits.multiple:
+            tables[0][:, numbers[0] % self._limits.multiple[level] != 0] = NONE
         tables[0][tables[0] >= NONE] = NONE
 
     def _merge(self, tables: Limbs, domains: Sequence[int], labels: Sequence[int], below: int) -> tuple[Limbs, list[int]]:

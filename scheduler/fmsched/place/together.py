@@ -228,7 +228,7 @@ def _stage_sites(built: CountModel, found: Sites, g: int, touch: dict[tuple[int,
             item = problem.bins[b]
             zones = tuple(frozenset(stage.zones.of_bin[b]) for stage in problem.stages)
             supply[Site(item.leaf, b if item.alone else -1, None, zones)].add(variable)
-    homes = [pool_homes(built, g, stage) for stage in problem.stages]
+    homes = [pool_homes(built, g, stage.zones) for stage in problem.stages]
     for (key, leaf), variable in built.pool_leaf.items():
         if key[0] == g:
             supply[Site(leaf, -1, key, tuple(frozenset({home[key]}) for home in homes))].add(variable)

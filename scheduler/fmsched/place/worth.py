@@ -28,8 +28,11 @@ class Worth:
     )  # by leaf group, instances on the most preferred GPUs; empty: not all fit there
 
 
-def leaves_worth(problem: Problem, raw: Raw, whole: frozenset[int], unit: int = 1) -> Worth:
-    """`whole`: levels in one domain of which the job must lie. Every leaf group takes a multiple of `unit` instances.
+def leaves_worth(
+    problem: Problem, raw: Raw, whole: frozenset[int], unit: int = 1, multiple: Mapping[int, int] | None = None
+) -> Worth:
+    """`whole`: levels in one domain of which the job must lie. Every leaf group takes a multiple of `unit` instances, every domain of
+    a level in `multiple` one of that.
 
     All leaf groups where the job has several groups, or does not fit on its most preferred GPUs.
     """
@@ -38,11 +41,24 @@ def leaves_worth(problem: Problem, raw: Raw, whole: frozenset[int], unit: int = 
         return every
     room = {leaf: size - size % unit for leaf, size in _room(problem, raw).items()}
     candidates: list[Sequence[int]] = [sorted(room)]
+    bands_room = room if problem.chains is None else {}  # bands.py knows nothing of the spread of chains
     levels = problem.ruler.levels
+
+    def held(part: Iterable[int], at: int) -> int:
+        """The instances that a domain of level number `at` holds, at most."""
+        for level, of in (multiple or {}).items():
+            if level in levels[: at + 1]:
+                return sum(
+                    size - size % of
+                    for inner in _domains(problem, level, part)
+                    if (size := sum(room[leaf] for leaf in inner))
+                )
+        return sum(room[leaf] for leaf in part)
+
     for at in reversed(range(len(levels))):
         one = any(level in whole for level in levels[: at + 1])
         parts = [_domains(problem, levels[at], leaves) for leaves in candidates]
-        fewest = [_fewest([sum(room[leaf] for leaf in part) for part in mine], problem.request.replicas) for mine in parts]
+        fewest = [_fewest([held(part, at) for part in mine], problem.request.replicas) for mine in parts]
         allowed = [number for number in fewest if number is not None and (number == 1 or not one)]
         if not allowed:
             return every
@@ -52,14 +68,12 @@ def leaves_worth(problem: Problem, raw: Raw, whole: frozenset[int], unit: int = 
                 part
                 for mine, number in zip(parts, fewest, strict=True)
                 if number == best
-                for part in _of_use(problem, room, mine, best)
+                for part in _of_use(problem, [held(part, at) for part in mine], mine, best)
             ]
-            return Worth(frozenset(leaf for part in kept for leaf in part), at, best, room)
-        candidates = [
-            part for mine in parts for part in mine if sum(room[leaf] for leaf in part) >= problem.request.replicas
-        ]
+            return Worth(frozenset(leaf for part in kept for leaf in part), at, best, bands_room)
+        candidates = [part for mine in parts for part in mine if held(part, at) >= problem.request.replicas]
     found = frozenset(leaf for leaves in candidates for leaf in leaves)
-    return Worth(found, room=room) if found else every
+    return Worth(found, room=bands_room) if found else every
 
 
 def _room(problem: Problem, raw: Raw) -> dict[int, int]:
@@ -91,9 +105,8 @@ def _fewest(sizes: Iterable[int], wanted: int) -> int | None:
     return None
 
 
-def _of_use(problem: Problem, room: dict[int, int], parts: list[list[int]], number: int) -> list[list[int]]:
-    """The parts that can be one of `number` that hold the job: with the largest others they do."""
-    sizes = [sum(room[leaf] for leaf in part) for part in parts]
+def _of_use(problem: Problem, sizes: Sequence[int], parts: list[list[int]], number: int) -> list[list[int]]:
+    """The parts, of these sizes, that can be one of `number` that hold the job: with the largest others they do."""
     largest = sorted(sizes, reverse=True)
     found = []
     for part, size in zip(parts, sizes, strict=True):
