@@ -23,7 +23,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench.placement import cluster, quantile
+from bench.arguments import add_output, parsed, share, whole
+from bench.placement import cluster
+from bench.slurm import quantile
 from fmsched.model.job import GroupKind, Reach, Request, ResourceGroup
 from fmsched.model.placement import Budget, Placement, Undecided, Unplaceable
 from fmsched.model.snapshot import Snapshot
@@ -111,12 +113,12 @@ def _gpus(node: str, count: int) -> list[Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.infeasible", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--gpus", type=int, default=10_000)
-    parser.add_argument("--busy", type=float, default=0.7)
-    parser.add_argument("--requests", type=int, default=100)
+    parser.add_argument("--gpus", type=whole(8), default=10_000)
+    parser.add_argument("--busy", type=share, default=0.7)
+    parser.add_argument("--requests", type=whole(), default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="one object at the end")
-    args = parser.parse_args()
+    add_output(parser)
+    args = parsed(parser)
     snapshot = cluster(args.gpus, args.busy, args.seed)
     chance = random.Random(args.seed)
     free = sum(len(snapshot.free_indices(node.name)) for node in snapshot.topology.nodes)

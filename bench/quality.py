@@ -1,5 +1,5 @@
 """How good a placement is beside simpler methods: `python -m bench.quality [--gpus 10000] [--busy 0.7] [--gangs 8,64,256,512]
-[--cells 1,2,4,8] [--requests 64] [--sequences 3] [--length 120] [--seed 1] [--picture FILE.png] [--json]`.
+[--cells 1,2,4,8] [--requests 64] [--sequences 3] [--length 120] [--seed 1] [--picture [FILE.png]] [--json]`.
 
 The cluster, busy pattern and requests of bench.placement; the methods are those of bench.baselines. Two questions:
 
@@ -22,7 +22,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench.arguments import add_output, kinds_of, parsed, share, whole, wholes
 from bench.baselines import METHODS, Method, terms_of
 from bench.pictures import pyplot
-from bench.placement import CHECKED_GPUS_MAX, cluster, quantile, request
+from bench.placement import CHECKED_GPUS_MAX, cluster, request
+from bench.slurm import quantile
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement
 from fmsched.model.snapshot import Snapshot
@@ -251,22 +252,19 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.quality", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--gpus", type=int, default=10_000)
-    parser.add_argument("--busy", type=float, default=0.7)
-    parser.add_argument("--gangs", default="8,64,256,512")
-    parser.add_argument("--cells", default="1,2,4,8")
-    parser.add_argument("--requests", type=int, default=64)
-    parser.add_argument("--sequences", type=int, default=3)
-    parser.add_argument("--length", type=int, default=120, help="requests of a sequence")
+    parser.add_argument("--gpus", type=whole(8), default=10_000)
+    parser.add_argument("--busy", type=share, default=0.7)
+    parser.add_argument("--gangs", type=wholes(), default="8,64,256,512")
+    parser.add_argument("--cells", type=wholes(), default="1,2,4,8")
+    parser.add_argument("--requests", type=whole(), default=64)
+    parser.add_argument("--sequences", type=whole(0), default=3)
+    parser.add_argument("--length", type=whole(), default=120, help="requests of a sequence")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--picture", type=Path)
-    parser.add_argument("--json", action="store_true", help="one object at the end")
-    args = parser.parse_args()
-    if args.picture and find_spec("matplotlib") is None:
-        parser.error("--picture needs matplotlib")
+    add_output(parser)
+    args = parsed(parser)
     console = Console(stderr=True)
     snapshot = cluster(args.gpus, args.busy, args.seed)
-    kinds = [(int(gang), int(cell)) for gang in args.gangs.split(",") for cell in args.cells.split(",")]
+    kinds = kinds_of(parser, args.gangs, args.cells)
     asked = [kinds[number % len(kinds)] for number in range(args.requests)]
     solve(snapshot, request(-1, 8, 8), Budget())  # what a topology costs once is not a request's time
     answers = side_by_side(snapshot, asked, args.seed, console)

@@ -139,7 +139,7 @@ class Picture:
         if well and well[0] == version and mirror.counted_s(now_s) - well[1] <= self._limits.unreachable_s:
             return {}
         states = self.liveness(now_s).states
-        unready = {node: state for node, state in states.items() if state is not NodeState.READY}
+        unready: dict[NodeName, NodeState] = {node: state for node, state in states.items() if state is not NodeState.READY}
         self._well = None if unready else (version, min((mirror.heard_s[node] for node in states), default=now_s))
         return unready
 
