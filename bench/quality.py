@@ -69,6 +69,7 @@ class Answer:
     left: tuple[int, ...]  # whole cells that could be placed afterwards, by CELLS
     lost: tuple[int, ...]  # how many fewer than before
     objective: tuple[int, ...]
+    names: tuple[str, ...]  # of these terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,20 @@ def answer(method: Method, snapshot: Snapshot, asked: Request) -> Answer | None:
     after = replace(snapshot, held={**snapshot.held, **{rank.gpu_id: asked.job for rank in placement.ranks}})
     left = whole_cells(after)
     lost = tuple(a - b for a, b in zip(whole_cells(snapshot), left, strict=True))
-    terms = tuple(terms_of(snapshot, asked, placement).values())
+    terms = terms_of(snapshot, asked, placement)
     proven = placement.objective.optimal and method is ours
     gap = placement.objective.gap if method is ours else 0.0
     return Answer(
-        seconds, proven, gap, len({int(pod[leaf]) for leaf in leaves}), len(leaves), len(placement.nodes), left, lost, terms
+        seconds,
+        proven,
+        gap,
+        len({int(pod[leaf]) for leaf in leaves}),
+        len(leaves),
+        len(placement.nodes),
+        left,
+        lost,
+        tuple(terms.values()),
+        tuple(terms),
     )
 
 
@@ -188,6 +198,10 @@ def summary(answers: Sequence[dict[str, Answer]], runs: dict[str, list[Run]]) ->
         "gap_max": max(each.gap for each in mine),
         "methods": rows,
         "ratios": {name: ratios(rows[name], rows[OURS]) for name in METHODS},
+        "terms": {
+            term: {name: statistics.fmean(each[name].objective[at] for each in answers) for name in ALL}
+            for at, term in enumerate(answers[0][OURS].names)
+        },
         # Share of the requests on which the method's placement is as good as ours in every term of the objective.
         "as_good_share": {
             name: sum(each[name].objective == each[OURS].objective for each in answers) / len(answers) for name in METHODS
@@ -223,6 +237,11 @@ def report(result: dict[str, Any], busy: float, console: Console) -> None:
             as_good,
             f"{values['p50_s'] * 1e3:.1f} ms",
         )
+    console.print(table)
+    table = Table("term, most important first", *result["methods"], title="Means of the terms that differ; lower is better")
+    for term, values in result["terms"].items():
+        if len(set(values.values())) > 1:
+            table.add_row(term, *(f"{value:.2f}" for value in values.values()))
     console.print(table)
     table = Table("over ours", *heads, title="Ratios: spans and losses above 1 are worse than ours, what is placed below 1")
     for name, values in result["ratios"].items():
