@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow sim bench lint types ci system clean proto help
+.PHONY: demo test test-slow sim bench bench-placement lint types ci system clean proto help
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -33,6 +33,9 @@ sim: $(STAMP) ## 1,000 simulation seeds, and the planted bugs
 
 bench: $(STAMP) ## submit to all ranks running, 64 ranks on 8 agents: p50 and p99
 	@$(BIN)/python -m bench.launch
+
+bench-placement: $(STAMP) ## 10,000 GPUs: time and proof of each placement, beside a live Slurm where there is one
+	@$(BIN)/python -m bench.placement
 
 lint: $(STAMP) ## ruff
 	@$(BIN)/ruff check .

@@ -42,7 +42,7 @@ class DescribedService:
         self._text, self._nodes, self._gpus = cluster_text, nodes, gpus_per_node
         self._root, self._file = root, cluster_file
         self._cluster: LocalCluster
-        self._held: dict[tuple[str, str], None] = {}  # (node, job)
+        self._held: dict[tuple[str, str], tuple[int, ...]] = {}  # (node, job) → GPU indices
         self.client: Client
 
     def __enter__(self) -> DescribedService:
@@ -79,17 +79,27 @@ class DescribedService:
     def server(self) -> str:
         return self._cluster.server
 
-    def hold(self, jobs: Mapping[str, Sequence[str]]) -> None:
-        """From now on exactly these jobs run, each on all GPUs of its nodes. Returns when the scheduler has seen it."""
-        wanted = {(node, f"other-{job}"): None for job, nodes in jobs.items() for node in nodes}
-        ops: list[Op] = [Delete(keys.run(node, job)) for node, job in self._held if (node, job) not in wanted]
-        for node, job in wanted:
+    def hold(self, jobs: Mapping[str, Mapping[str, int]]) -> None:
+        """From now on exactly these jobs run, each on so many GPUs of its nodes. Returns when the scheduler has seen it."""
+        wanted = {(node, f"other-{job}"): gpus for job, nodes in jobs.items() for node, gpus in nodes.items()}
+        gone = [place for place in self._held if place not in wanted]
+        ops: list[Op] = [Delete(keys.run(node, job)) for node, job in gone]
+        for place in gone:
+            del self._held[place]
+        taken: dict[str, set[int]] = {}
+        for (node, _), indices in self._held.items():
+            taken.setdefault(node, set()).update(indices)
+        for (node, job), gpus in wanted.items():
             if (node, job) not in self._held:
+                in_use = taken.setdefault(node, set())
+                indices = tuple(index for index in range(self._gpus) if index not in in_use)[:gpus]
+                assert len(indices) == gpus, f"{node}: {gpus} GPUs for {job}, and only {len(indices)} free"
+                in_use.update(indices)
+                self._held[node, job] = indices
                 report = job_pb2.RunReport(
-                    job=job, attempt=1, node=node, phase=job_pb2.RUN_PHASE_RUNNING, gpu_indices=range(self._gpus)
+                    job=job, attempt=1, node=node, phase=job_pb2.RUN_PHASE_RUNNING, gpu_indices=indices
                 )
                 ops.append(Put(keys.run(node, job), report.SerializeToString()))
-        self._held = wanted
         self._write(ops)
 
     @property

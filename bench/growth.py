@@ -19,8 +19,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench.arguments import add_output, parsed, whole, wholes
 from bench.pictures import pyplot
-from bench.placement import cluster, quantile, request
+from bench.placement import cluster, request
+from bench.slurm import quantile
 from fmsched.model.placement import Budget, Placement
 from fmsched.place.solve import solve
 
@@ -67,13 +69,12 @@ def draw(sizes: list[int], medians: list[float], slowest: list[float], path: Pat
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.growth", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--nodes", default="300,1250,3000,6000,12500")
-    parser.add_argument("--requests", type=int, default=24)
+    parser.add_argument("--nodes", type=wholes(8), default="300,1250,3000,6000,12500")
+    parser.add_argument("--requests", type=whole(), default=24)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--picture", type=Path)
-    parser.add_argument("--json", action="store_true", help="one object at the end")
-    args = parser.parse_args()
-    sizes = [int(size) for size in args.nodes.split(",")]
+    add_output(parser)
+    args = parsed(parser)
+    sizes = args.nodes
     console = Console(stderr=True)
     times = {
         size: measure(size, args.requests, args.seed) for size in track(sizes, "placing", console=console, transient=True)

@@ -1,10 +1,14 @@
 """How long a placement takes, and how much of it is proven: `python -m bench.placement [--gpus 10000] [--busy 0.7] [--gangs 8,64,256,512]
-[--cells 1,2,4,8] [--requests 200] [--seed 1] [--picture FILE.png] [--json]`.
+[--cells 1,2,4,8] [--requests 200] [--seed 1] [--picture [FILE.png]] [--slurm | --no-slurm] [--json]`.
 
 A made-up cluster of 8-GPU nodes (`fmctl topo generate`: pods of leaves of 32 nodes), a share of its GPUs held by ragged jobs. Each request
 is a gang of one size with cells of one size; it is solved on the cluster as it then is, checked, and held; the oldest gangs that the
 benchmark itself placed end as soon as the share of busy GPUs is above the one asked for. So every request meets another pattern of free
 GPUs. Times are those of `solve` alone, from snapshot to placement with its bound; the check is not in them.
+
+Then the same gangs and cells are asked of a live Slurm and of a real fm-scheduler beside it, on one cluster and one busy pattern that both
+see (bench.slurm, with a fifth of the nodes filled by jobs of less than a node): `--slurm`. Without a flag this is done where Slurm is
+installed and the cluster has at most 20,000 GPUs.
 """
 
 from __future__ import annotations
@@ -26,7 +30,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench.arguments import add_output, kinds_of, parsed, share, whole, wholes
 from bench.pictures import pyplot
+from bench.slurm import Asked, install, measure, quantile, report, result
+from bench.slurm_cluster import missing
 from fmsched.model.hardware import GpuId, JobId
 from fmsched.model.job import GroupKind, Request, ResourceGroup
 from fmsched.model.placement import Budget, Placement
@@ -39,6 +46,8 @@ from fmsched.topology.generate import Plan, generate
 GPUS_OF_NODE = 8
 NODES_OF_LEAF = 32
 LEAVES_OF_POD = 8
+RAGGED = 0.2  # of the nodes of the cluster beside Slurm: filled by jobs of less than a node
+SLURM_GPUS_MAX = 20_000
 CHECKED_GPUS_MAX = 64  # larger placements are checked for one request in ten: the checker is naive on purpose
 
 
@@ -101,10 +110,6 @@ def run(snapshot: Snapshot, asked: Sequence[tuple[int, int]], busy: float, conso
     return samples
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, math.ceil(share * len(values)) - 1)]
-
-
 def summary(samples: Sequence[Sample]) -> dict[str, Any]:
     times = [sample.seconds for sample in samples]
     return {
@@ -135,18 +140,20 @@ def draw(samples: Sequence[Sample], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.placement", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--gpus", type=int, default=10_000)
-    parser.add_argument("--busy", type=float, default=0.7)
-    parser.add_argument("--gangs", default="8,64,256,512")
-    parser.add_argument("--cells", default="1,2,4,8")
-    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--gpus", type=whole(8), default=10_000)
+    parser.add_argument("--busy", type=share, default=0.7)
+    parser.add_argument("--gangs", type=wholes(), default="8,64,256,512")
+    parser.add_argument("--cells", type=wholes(), default="1,2,4,8")
+    parser.add_argument("--requests", type=whole(), default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--picture", type=Path)
-    parser.add_argument("--json", action="store_true", help="one object at the end")
-    args = parser.parse_args()
+    parser.add_argument("--slurm", action=argparse.BooleanOptionalAction, help="ask a live Slurm too")
+    add_output(parser)
+    args = parsed(parser)
+    kinds = kinds_of(parser, args.gangs, args.cells)
     console = Console(stderr=True)
-    snapshot = cluster(args.gpus, args.busy, args.seed)
-    kinds = [(int(gang), int(cell)) for gang in args.gangs.split(",") for cell in args.cells.split(",")]
+    beside = wants_slurm(args, kinds, console)
+    with console.status("making the cluster"):
+        snapshot = cluster(args.gpus, args.busy, args.seed)
     chance = random.Random(args.seed)
     asked = [kinds[number % len(kinds)] for number in range(args.requests)]
     chance.shuffle(asked)
@@ -164,9 +171,41 @@ def main() -> None:
     Console(stderr=args.json, width=110).print(table)
     if args.picture:
         draw(samples, args.picture)
+    found = summary(samples) | {"gpus": args.gpus}
+    if beside:
+        found |= beside_slurm(args, [kind for kind in kinds if kind[1] <= GPUS_OF_NODE], console)
+    rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    Console(stderr=args.json).print(f"memory of this process at its most: {rss_mb:.0f} MB")
     if args.json:
-        rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps(summary(samples) | {"gpus": args.gpus, "rss_mb": rss_mb}))
+        print(json.dumps(found | {"rss_mb": rss_mb}))
+
+
+def wants_slurm(args: argparse.Namespace, kinds: Sequence[tuple[int, int]], console: Console) -> bool:
+    """Whether Slurm is asked too. Ends the process with code 2 where it must be and cannot."""
+    if args.slurm is False:
+        return False
+    why = ""
+    if packages := missing():
+        why = install(packages)
+    elif not any(cell <= GPUS_OF_NODE for _, cell in kinds):
+        why = f"it is asked for cells of at most {GPUS_OF_NODE} GPUs"
+    elif args.slurm is None and args.gpus > SLURM_GPUS_MAX:
+        why = f"more than {SLURM_GPUS_MAX:,} GPUs; --slurm asks all the same"
+    if why and args.slurm:
+        raise SystemExit(f"--slurm: {why}" if not packages else f"--slurm: Debian packages are missing: {why}")
+    if why:
+        console.print(f"without Slurm beside it: {why}")
+    return not why
+
+
+def beside_slurm(args: argparse.Namespace, kinds: Sequence[tuple[int, int]], console: Console) -> dict[str, Any]:
+    """Prints the comparison; answers what --json adds: the keys of bench.slurm that are ratios, and all of it as `slurm`."""
+    nodes = math.ceil(args.gpus / GPUS_OF_NODE)
+    asked = Asked(nodes, args.busy, kinds, math.ceil(args.requests / len(kinds)), args.seed, RAGGED)
+    samples, around = measure(asked, console)
+    report(samples, around, kinds, Console(stderr=args.json, width=160))
+    found = result(samples, around, nodes)
+    return {key: found[key] for key in ("latency_ratio_p50", "worse", "equal", "fewer")} | {"slurm": found}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """How good a placement is beside simpler methods: `python -m bench.quality [--gpus 10000] [--busy 0.7] [--gangs 8,64,256,512]
-[--cells 1,2,4,8] [--requests 64] [--sequences 3] [--length 120] [--seed 1] [--picture FILE.png] [--json]`.
+[--cells 1,2,4,8] [--requests 64] [--sequences 3] [--length 120] [--seed 1] [--picture [FILE.png]] [--json]`.
 
 The cluster, busy pattern and requests of bench.placement; the methods are those of bench.baselines. Two questions:
 
@@ -22,7 +22,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench.arguments import add_output, kinds_of, parsed, share, whole, wholes
 from bench.baselines import METHODS, Method, terms_of
 from bench.pictures import pyplot
-from bench.placement import CHECKED_GPUS_MAX, cluster, quantile, request
+from bench.placement import CHECKED_GPUS_MAX, cluster, request
+from bench.slurm import quantile
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement
 from fmsched.model.snapshot import Snapshot
@@ -68,6 +69,7 @@ class Answer:
     left: tuple[int, ...]  # whole cells that could be placed afterwards, by CELLS
     lost: tuple[int, ...]  # how many fewer than before
     objective: tuple[int, ...]
+    names: tuple[str, ...]  # of these terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +101,20 @@ def answer(method: Method, snapshot: Snapshot, asked: Request) -> Answer | None:
     after = replace(snapshot, held={**snapshot.held, **{rank.gpu_id: asked.job for rank in placement.ranks}})
     left = whole_cells(after)
     lost = tuple(a - b for a, b in zip(whole_cells(snapshot), left, strict=True))
-    terms = tuple(terms_of(snapshot, asked, placement).values())
+    terms = terms_of(snapshot, asked, placement)
     proven = placement.objective.optimal and method is ours
     gap = placement.objective.gap if method is ours else 0.0
     return Answer(
-        seconds, proven, gap, len({int(pod[leaf]) for leaf in leaves}), len(leaves), len(placement.nodes), left, lost, terms
+        seconds,
+        proven,
+        gap,
+        len({int(pod[leaf]) for leaf in leaves}),
+        len(leaves),
+        len(placement.nodes),
+        left,
+        lost,
+        tuple(terms.values()),
+        tuple(terms),
     )
 
 
@@ -187,6 +198,10 @@ def summary(answers: Sequence[dict[str, Answer]], runs: dict[str, list[Run]]) ->
         "gap_max": max(each.gap for each in mine),
         "methods": rows,
         "ratios": {name: ratios(rows[name], rows[OURS]) for name in METHODS},
+        "terms": {
+            term: {name: statistics.fmean(each[name].objective[at] for each in answers) for name in ALL}
+            for at, term in enumerate(answers[0][OURS].names)
+        },
         # Share of the requests on which the method's placement is as good as ours in every term of the objective.
         "as_good_share": {
             name: sum(each[name].objective == each[OURS].objective for each in answers) / len(answers) for name in METHODS
@@ -223,6 +238,11 @@ def report(result: dict[str, Any], busy: float, console: Console) -> None:
             f"{values['p50_s'] * 1e3:.1f} ms",
         )
     console.print(table)
+    table = Table("term, most important first", *result["methods"], title="Means of the terms that differ; lower is better")
+    for term, values in result["terms"].items():
+        if len(set(values.values())) > 1:
+            table.add_row(term, *(f"{value:.2f}" for value in values.values()))
+    console.print(table)
     table = Table("over ours", *heads, title="Ratios: spans and losses above 1 are worse than ours, what is placed below 1")
     for name, values in result["ratios"].items():
         table.add_row(name, *(f"{value:.2f}" for value in values.values()))
@@ -251,22 +271,19 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.quality", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--gpus", type=int, default=10_000)
-    parser.add_argument("--busy", type=float, default=0.7)
-    parser.add_argument("--gangs", default="8,64,256,512")
-    parser.add_argument("--cells", default="1,2,4,8")
-    parser.add_argument("--requests", type=int, default=64)
-    parser.add_argument("--sequences", type=int, default=3)
-    parser.add_argument("--length", type=int, default=120, help="requests of a sequence")
+    parser.add_argument("--gpus", type=whole(8), default=10_000)
+    parser.add_argument("--busy", type=share, default=0.7)
+    parser.add_argument("--gangs", type=wholes(), default="8,64,256,512")
+    parser.add_argument("--cells", type=wholes(), default="1,2,4,8")
+    parser.add_argument("--requests", type=whole(), default=64)
+    parser.add_argument("--sequences", type=whole(0), default=3)
+    parser.add_argument("--length", type=whole(), default=120, help="requests of a sequence")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--picture", type=Path)
-    parser.add_argument("--json", action="store_true", help="one object at the end")
-    args = parser.parse_args()
-    if args.picture and find_spec("matplotlib") is None:
-        parser.error("--picture needs matplotlib")
+    add_output(parser)
+    args = parsed(parser)
     console = Console(stderr=True)
     snapshot = cluster(args.gpus, args.busy, args.seed)
-    kinds = [(int(gang), int(cell)) for gang in args.gangs.split(",") for cell in args.cells.split(",")]
+    kinds = kinds_of(parser, args.gangs, args.cells)
     asked = [kinds[number % len(kinds)] for number in range(args.requests)]
     solve(snapshot, request(-1, 8, 8), Budget())  # what a topology costs once is not a request's time
     answers = side_by_side(snapshot, asked, args.seed, console)

@@ -48,7 +48,7 @@ from rich.table import Table
 
 from bench.baselines import METHODS
 from bench.pictures import pyplot
-from bench.placement import quantile
+from bench.slurm import quantile
 from fmsched.manifest.job import Parallelism
 from fmsched.manifest.parallel import Wants, expand
 from fmsched.model.fabric import Topology
@@ -381,7 +381,7 @@ def main() -> None:
     parser.add_argument("--patterns", type=int, default=2, help="of busy GPUs")
     parser.add_argument("--limit", type=float, default=Budget().deterministic_s, help="deterministic seconds of one solve")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--picture", type=Path, nargs="?", const=Path("bench-ranks.png"))
     parser.add_argument("--json", action="store_true", help="one object at the end")
     args = parser.parse_args()
     if args.picture and find_spec("matplotlib") is None:

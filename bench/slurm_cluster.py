@@ -18,7 +18,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -42,13 +42,18 @@ POLL_S = 0.1
 JOBS_MAX = 20_000
 NODE_PORT = 20_001
 
-Held = Mapping[str, Sequence[str]]  # job id → nodes
+Held = Mapping[str, Mapping[str, int]]  # job id → node → GPUs
 
 # Nodes of the jobs that fill the cluster: many small ones, few large ones.
 WHOLE_NODES = (1,) * 8 + (2,) * 6 + (4,) * 5 + (8,) * 4 + (16,) * 2 + (32,)
 
 _TEST_ONLY = re.compile(r"to start at (\S+) using \d+ processors on nodes (\S+)")
 _WILL_RUN = re.compile(r"REQUEST_JOB_WILL_RUN\s+\(\s*\d+\) count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)")
+
+
+def total(held: Held) -> int:
+    """GPUs."""
+    return sum(sum(nodes.values()) for nodes in held.values())
 
 
 class SlurmError(Exception):
@@ -163,9 +168,10 @@ class Slurm:
     def version(self) -> str:
         return self._run("sbatch", "--version").stdout.strip()
 
-    def will_run(self, nodes: int) -> tuple[WillRun, float]:
-        """(its answer, seconds of the whole client call) for so many whole nodes: `-N n --gpus-per-node=8 --exclusive`."""
-        command = self._request(nodes)
+    def will_run(self, gpus: int, cell: int) -> tuple[WillRun, float]:
+        """(its answer, seconds of the whole client call). Whole nodes are asked for by `-N n --gpus-per-node=8 --exclusive`, Slurm's
+        fastest form; smaller cells as tasks: `--ntasks=n --gpus-per-task=CELL`."""
+        command = self._ask(gpus, cell)
         began_s = time.perf_counter()
         done = self._run("sbatch", "--test-only", *command, "--wrap", "true", check=False)
         seconds = time.perf_counter() - began_s
@@ -193,10 +199,11 @@ class Slurm:
         assert self._ctld is not None, "slurmctld was not started"
         return self._ctld.pid
 
-    def held(self) -> dict[str, tuple[str, ...]]:
-        """Job id → the nodes that Slurm has given it."""
-        lines = self._run("squeue", "-h", "-o", "%i %N").stdout.splitlines()
-        return {words[0]: tuple(expand(words[1])) for line in lines if len(words := line.split()) == 2}
+    def held(self) -> dict[str, dict[str, int]]:
+        """Job id → node → how many of its GPUs Slurm has given to the job."""
+        lines = self._run("squeue", "-h", "-r", "-o", "%i %N %b").stdout.splitlines()
+        jobs = (words for line in lines if len(words := line.split()) == 3)
+        return {job: dict.fromkeys(expand(nodes), int(gres.rpartition(":")[2])) for job, nodes, gres in jobs}
 
     def idle(self) -> set[str]:
         lines = self._run("sinfo", "-h", "-t", "idle", "-o", "%N").stdout.split()
@@ -204,64 +211,80 @@ class Slurm:
 
     # --- filling it
 
-    def fill(self, share: float, chance: random.Random) -> None:
-        """Whole-node jobs of mixed sizes until every node is held, then random ones end until `share` of the nodes is."""
-        left = self.layout.nodes
+    def fill(self, share: float, chance: random.Random, ragged: float = 0.0) -> None:
+        """Jobs until every GPU is held, then random ones end until `share` of the GPUs is. They take whole nodes, 1 to 32, but for the
+        share `ragged` of the nodes, which jobs of 1 to 7 GPUs fill."""
+        in_parts = round(ragged * self.layout.nodes)
+        left = self.layout.nodes - in_parts
         for _ in range(JOBS_MAX):
             if left <= 0:
                 break
             left -= self._submit(min(chance.choice(WHOLE_NODES), left))
-        self._settle(lambda held: sum(map(len, held.values())) == self.layout.nodes)
+        wanted = (self.layout.nodes - in_parts) * self.layout.gpus_per_node
+        self._settle(wanted)
+        # As many of each size; what is left over of the last nodes stays free.
+        for gpus in range(self.layout.gpus_per_node - 1, 0, -1):
+            count = in_parts * self.layout.gpus_per_node // sum(range(self.layout.gpus_per_node))
+            if count:
+                part = (f"--array=1-{count}", "-N1", "-n1", "-c1", f"--gpus-per-node={gpus}", "-t", "60")
+                self._run("sbatch", *part, "--output=/dev/null", "--wrap", "sleep 99999")
+                wanted += count * gpus
+        self._settle(wanted)
         self._end_down_to(share, chance)
 
     def change(self, share: float, turnover: float, chance: random.Random) -> None:
-        """Another pattern: jobs on `turnover` of the nodes begin, then random ones end until `share` of the nodes is held."""
+        """Another pattern: jobs on `turnover` of the nodes begin, then random ones end until `share` of the GPUs is held."""
         left = min(round(turnover * self.layout.nodes), len(self.idle()))
-        wanted = sum(map(len, self.held().values())) + left
+        wanted = total(self.held()) + left * self.layout.gpus_per_node
         for _ in range(JOBS_MAX):
             if left <= 0:
                 break
             left -= self._submit(min(chance.choice(WHOLE_NODES), left))
-        self._settle(lambda held: sum(map(len, held.values())) == wanted)
+        self._settle(wanted)
         self._end_down_to(share, chance)
 
     def _end_down_to(self, share: float, chance: random.Random) -> None:
         held = self.held()
-        used = sum(map(len, held.values()))
-        target = share * self.layout.nodes
-        jobs = sorted(held, key=int)
+        used = total(held)
+        target = share * self.layout.nodes * self.layout.gpus_per_node
+        jobs = sorted(held, key=lambda job: [int(part) for part in job.split("_")])
         chance.shuffle(jobs)
         ended = []
         for job in jobs:
-            if used - len(held[job]) >= target:
-                used -= len(held[job])
+            if used - sum(held[job].values()) >= target:
+                used -= sum(held[job].values())
                 ended.append(job)
         if ended:
             self._run("scancel", *ended)
-        self._settle(lambda held: sum(map(len, held.values())) == used)
+        self._settle(used)
 
     def _submit(self, nodes: int) -> int:
         self._run("sbatch", *self._request(nodes), "--output=/dev/null", "--wrap", "sleep 99999")
         return nodes
 
-    def _settle(self, done: Callable[[Held], bool]) -> None:
-        """Until no job waits, what is held is what was meant, and every other node is idle."""
+    def _settle(self, gpus: int) -> None:
+        """Until no job waits, so many GPUs are held, and every node that no job holds is idle."""
         deadline_s = time.monotonic() + SETTLE_S
         held: Held = {}
         while time.monotonic() < deadline_s:
             held = self.held()
             waiting = self._run("squeue", "-h", "-t", "PD", "-o", "%i").stdout.split()
-            count = sum(map(len, held.values()))
-            if done(held) and not waiting and len(self.idle()) == self.layout.nodes - count:
+            count = len({node for nodes in held.values() for node in nodes})
+            if total(held) == gpus and not waiting and len(self.idle()) == self.layout.nodes - count:
                 return
             time.sleep(POLL_S)
         raise SlurmError(
-            f"not settled within {SETTLE_S:g} s: {sum(map(len, held.values()))} nodes held, {len(self.idle())} idle"
+            f"not settled within {SETTLE_S:g} s: {total(held)} of {gpus} GPUs held, {len(self.idle())} nodes idle"
         )
 
     @staticmethod
     def _request(nodes: int) -> list[str]:
         return ["-N", str(nodes), "--gpus-per-node=8", "--exclusive", "-t", "60"]
+
+    def _ask(self, gpus: int, cell: int) -> list[str]:
+        if cell == self.layout.gpus_per_node:
+            return self._request(gpus // cell)
+        return [f"--ntasks={gpus // cell}", f"--gpus-per-task={cell}", "-c1", "-t", "60"]
 
     # --- its files and processes
 

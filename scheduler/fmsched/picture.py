@@ -39,6 +39,17 @@ class _Judgement:
     closed: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What may not be given out, as the store says; what silence says comes on top. `version` is the mirror's capacity_version."""
+
+    version: int
+    held: Mapping[GpuId, JobId]
+    unfit: Mapping[GpuId, str]
+    unwell: Mapping[NodeName, str]  # closed by the agent's judgement
+    barred: Mapping[NodeName, str]  # drained, or with a key that cannot be read; stands above every other reason
+
+
 def _judgement(health: hw.Health) -> _Judgement:
     return _Judgement(codec.unfit_of(health), codec.closed_by(health))
 
@@ -90,6 +101,8 @@ class Picture:
         self._reserved: dict[JobId, _Reserved] = {}
         self._topology: Topology | None = None
         self._built_of = -1
+        self._taken: _Taken | None = None
+        self._well: tuple[int, float] | None = None  # (capacity_version, the longest silence's start) when all were ready
 
     def topology(self) -> Topology:
         if self._topology is None or self._built_of != self._mirror.hardware_version:
@@ -124,32 +137,56 @@ class Picture:
     def snapshot(self, now_s: float) -> Snapshot:
         mirror = self._mirror
         topology = self.topology()
-        closed: dict[NodeName, str] = {}
-        for node, state in self.liveness(now_s).states.items():
-            if state is not NodeState.READY:
-                closed[node] = f"{node} is {state}"
-        judgements = self._judged.of(mirror.healths)
-        for node, judgement in judgements.items():
-            if judgement.closed:
-                closed.setdefault(node, judgement.closed)
-        for node, intent in mirror.intents.items():
-            if intent.drained:
-                closed[node] = f"{node} is drained" + (f": {intent.reason}" if intent.reason else "")
-        for key, error in mirror.unreadable.items():
-            if key.startswith(keys.NODES):
-                # What runs there is not known, so nothing new may.
-                closed[key.removeprefix(keys.NODES).split("/")[0]] = f"{key} cannot be read: {error}"
-        unfit = self._by_gpu({node: judgement.unfit for node, judgement in judgements.items()})
+        taken = self._taken_now()
+        closed = {node: f"{node} is {state}" for node, state in self._unready(now_s).items()}
+        for node, reason in taken.unwell.items():
+            closed.setdefault(node, reason)
+        closed |= taken.barred
         return Snapshot(
             mirror.revision,
             topology,
-            self._held(),
-            unfit,
+            taken.held,
+            taken.unfit,
             closed,
             self._power,
             links_held=self.links_held(),
             links_measured=measured_of(topology.fabric),
         )
+
+    def _unready(self, now_s: float) -> dict[NodeName, NodeState]:
+        """The nodes that are not ready. Where all were and no key came or went, beats can only have put off the first silence: nothing
+        is judged again until it is due."""
+        mirror, version = self._mirror, self._mirror.capacity_version
+        well = self._well
+        if well and well[0] == version and mirror.counted_s(now_s) - well[1] <= self._limits.unreachable_s:
+            return {}
+        states = self.liveness(now_s).states
+        unready: dict[NodeName, NodeState] = {node: state for node, state in states.items() if state is not NodeState.READY}
+        self._well = None if unready else (version, min((mirror.heard_s[node] for node in states), default=now_s))
+        return unready
+
+    def _taken_now(self) -> _Taken:
+        """Derived again only when the mirror's capacity has changed: between, every question sees the same values."""
+        mirror = self._mirror
+        if self._taken is not None and self._taken.version == mirror.capacity_version:
+            return self._taken
+        judgements = self._judged.of(mirror.healths)
+        barred: dict[NodeName, str] = {}
+        for node, intent in mirror.intents.items():
+            if intent.drained:
+                barred[node] = f"{node} is drained" + (f": {intent.reason}" if intent.reason else "")
+        for key, error in mirror.unreadable.items():
+            if key.startswith(keys.NODES):
+                # What runs there is not known, so nothing new may.
+                barred[key.removeprefix(keys.NODES).split("/")[0]] = f"{key} cannot be read: {error}"
+        self._taken = _Taken(
+            mirror.capacity_version,
+            self._held(),
+            self._by_gpu({node: judgement.unfit for node, judgement in judgements.items()}),
+            {node: judgement.closed for node, judgement in judgements.items() if judgement.closed},
+            barred,
+        )
+        return self._taken
 
     def _held(self) -> Mapping[GpuId, JobId]:
         """By decisions, and by whatever agents still see running: a release is observed, never assumed."""
