@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow sim bench bench-placement lint types ci system clean proto help
+.PHONY: demo test test-slow sim brute bench bench-placement lint types ci system clean proto help
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -30,6 +30,9 @@ test-slow: $(STAMP) ## the tests that take minutes each
 
 sim: $(STAMP) ## 1,000 simulation seeds, and the planted bugs
 	@$(BIN)/python -m tests.sim.campaign --seeds 1000
+
+brute: $(STAMP) ## placement and its refusals against trying everything, on 4,000 random small clusters
+	@$(BIN)/python -m tests.support.brute_campaign --seeds 4000 --jobs 2
 
 bench: $(STAMP) ## submit to all ranks running, 64 ranks on 8 agents: p50 and p99
 	@$(BIN)/python -m bench.launch

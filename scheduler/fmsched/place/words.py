@@ -119,14 +119,16 @@ def _free(snapshot: Snapshot, request: Request) -> tuple[str, str, str]:
         or "no such GPU"
     )
     holders: Counter[str] = Counter()
+    on: dict[str, dict[str, None]] = {}
     fitting = [tuple(not families or spec.family in families for spec in shape.gpus) for shape in static.shapes]
     index, shape_of = snapshot.topology.index, static.shape_of
     for gpu, job in snapshot.held.items():
         node = index.get(gpu.node)
-        if node is not None:
-            holders[job] += fitting[shape_of[node]][gpu.index]
+        if node is not None and fitting[shape_of[node]][gpu.index]:
+            holders[job] += 1
+            on.setdefault(job, {})[gpu.node] = None
     jobs = [
-        f"job {job} holds {count}"
+        f"job {job} holds {count} on {listed(sorted(on[job]))}"
         for job, count in sorted(holders.items(), key=lambda entry: (-entry[1], entry[0]))
         if count
     ]
@@ -286,6 +288,8 @@ def _hops(snapshot: Snapshot, group: ResourceGroup, wanted: str) -> tuple[str, s
         sum(n for other, n in enumerate(by_leaf) if topology.hops[leaf, other] <= cap) for leaf in range(len(by_leaf))
     ]
     leaf = max(range(len(within)), key=lambda at: (within[at], -at))
+    near = {other for other in range(len(by_leaf)) if topology.hops[leaf, other] <= cap}
+    nodes = sum(int(topology.leaf_of[topology.index[name]]) in near for _, name in _fitting(snapshot, group))
     asked = (
         f"{wanted} with a path between them"
         if cap >= UNREACHABLE_HOPS - 1
@@ -296,4 +300,4 @@ def _hops(snapshot: Snapshot, group: ResourceGroup, wanted: str) -> tuple[str, s
     place = f"within {cap} switches of {name}" if cap < UNREACHABLE_HOPS - 1 else f"in the fabric of {name}"
     if cap <= 1:
         place = f"under {name}"
-    return asked, f"{within[leaf]} free {kind}", place
+    return asked, f"{within[leaf]} free {kind} on {nodes} node{'s' if nodes != 1 else ''}", place
