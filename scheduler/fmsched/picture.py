@@ -18,7 +18,7 @@ from fmsched.lifecycle.step import NodeState
 from fmsched.model.fabric import Fabric, Topology
 from fmsched.model.hardware import GpuId, JobId, NodeName, NodeShape
 from fmsched.model.record import Decision, Run
-from fmsched.model.snapshot import PowerBudget, Snapshot
+from fmsched.model.snapshot import HostShare, PowerBudget, Snapshot
 from fmsched.place.links import reservations
 from fmsched.store import codec
 from fmsched.store.mirror import Mirror
@@ -149,6 +149,7 @@ class Picture:
             taken.unfit,
             closed,
             self._power,
+            self._per_gpu(),
             links_held=self.links_held(),
             links_measured=measured_of(topology.fabric),
         )
@@ -195,6 +196,12 @@ class Picture:
             for job, gpus in by_job.items():
                 held.update(dict.fromkeys(gpus, job))
         return held
+
+    def _per_gpu(self) -> dict[JobId, HostShare]:
+        """Of decided jobs that asked for CPUs or memory of their nodes."""
+        specs = ((job, self._mirror.specs.get(job)) for job in self._mirror.decisions)
+        found = {job: codec.share_of(spec) for job, spec in specs if spec is not None}
+        return {job: share for job, share in found.items() if share is not None}
 
     def links_held(self) -> dict[JobId, Mapping[Edge, float]]:
         """Gb/s that each decided job reserves, by link between two switches; gone with its decision."""

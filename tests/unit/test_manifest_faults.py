@@ -201,6 +201,19 @@ ONE_FAULT = {
     "volume": (with_spec("template: {command: a, volumes: [data]}"), "spec.template.volumes", "found 'data'"),
     "signal": (with_spec("checkpoint: {signal: SIGUSR}"), "spec.checkpoint.signal", "nearest known name: SIGUSR"),
     "model sizes": (with_spec("model: {parameters: big}"), "spec.model.parameters", "a number such as 120B"),
+    "node list": (with_spec("nodes: {allow: [n1, 'n[3-']}"), "spec.nodes.allow", "n[3-"),
+    "empty node list": (with_spec("nodes: {allow: []}"), "spec.nodes.allow", "found an empty list"),
+    "node lists": (with_spec("nodes: {alow: [n1]}"), "spec.nodes.alow", "nearest known name: allow"),
+    "anti-affinity": (
+        spoiled("gpusPerGroup: 8", "gpusPerGroup: 8\n      antiAffinity: leafs"),
+        f"{GROUP}.antiAffinity",
+        "nearest known name: leaf",
+    ),
+    "NVLink links": (
+        spoiled("minMemoryGB: 80", "minMemoryGB: 80\n        minNVLinksPerGPU: 1.5"),
+        f"{GROUP}.gpuRequirements.minNVLinksPerGPU",
+        "a whole number",
+    ),
     "sum": (with_spec("parallelism: {tensor: 8, data: 3}"), "spec.replicaCount", "found 2, and parallelism.data 3"),
     "other sum": (with_spec("parallelism: {tensor: 4, data: 2}"), "spec.parallelism", "= 8 GPUs, and 16 in resourceGroups"),
     "experts": (

@@ -99,7 +99,7 @@ class Connectivity(_message.Message):
     def __init__(self, min_link_gbps: _Optional[float] = ..., max_hops: _Optional[int] = ..., reserve_gbps: _Optional[float] = ...) -> None: ...
 
 class ResourceGroup(_message.Message):
-    __slots__ = ("name", "kind", "gpus_per_group", "min_memory_gb", "min_nvlink_gbytes_per_s", "preferred_types", "tolerated_types", "connectivity")
+    __slots__ = ("name", "kind", "gpus_per_group", "min_memory_gb", "min_nvlink_gbytes_per_s", "preferred_types", "tolerated_types", "connectivity", "min_nvlink_links", "min_nvlink_aggregate_gbytes_per_s", "apart")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     GPUS_PER_GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +108,9 @@ class ResourceGroup(_message.Message):
     PREFERRED_TYPES_FIELD_NUMBER: _ClassVar[int]
     TOLERATED_TYPES_FIELD_NUMBER: _ClassVar[int]
     CONNECTIVITY_FIELD_NUMBER: _ClassVar[int]
+    MIN_NVLINK_LINKS_FIELD_NUMBER: _ClassVar[int]
+    MIN_NVLINK_AGGREGATE_GBYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    APART_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: GroupKind
     gpus_per_group: int
@@ -116,7 +119,10 @@ class ResourceGroup(_message.Message):
     preferred_types: _containers.RepeatedScalarFieldContainer[str]
     tolerated_types: _containers.RepeatedScalarFieldContainer[str]
     connectivity: Connectivity
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[GroupKind, str]] = ..., gpus_per_group: _Optional[int] = ..., min_memory_gb: _Optional[float] = ..., min_nvlink_gbytes_per_s: _Optional[float] = ..., preferred_types: _Optional[_Iterable[str]] = ..., tolerated_types: _Optional[_Iterable[str]] = ..., connectivity: _Optional[_Union[Connectivity, _Mapping]] = ...) -> None: ...
+    min_nvlink_links: int
+    min_nvlink_aggregate_gbytes_per_s: float
+    apart: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[GroupKind, str]] = ..., gpus_per_group: _Optional[int] = ..., min_memory_gb: _Optional[float] = ..., min_nvlink_gbytes_per_s: _Optional[float] = ..., preferred_types: _Optional[_Iterable[str]] = ..., tolerated_types: _Optional[_Iterable[str]] = ..., connectivity: _Optional[_Union[Connectivity, _Mapping]] = ..., min_nvlink_links: _Optional[int] = ..., min_nvlink_aggregate_gbytes_per_s: _Optional[float] = ..., apart: _Optional[str] = ...) -> None: ...
 
 class EnvVar(_message.Message):
     __slots__ = ("name", "value")
@@ -169,7 +175,7 @@ class Work(_message.Message):
     def __init__(self, model: _Optional[str] = ..., parameters: _Optional[float] = ..., layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., attention_heads: _Optional[int] = ..., vocabulary: _Optional[int] = ..., sequence_length: _Optional[int] = ..., experts: _Optional[int] = ..., micro_batch: _Optional[int] = ..., global_batch: _Optional[int] = ..., degrees: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("id", "name", "request_id", "manifest", "submitted_ms", "submitter", "replica_count", "groups", "template", "launcher", "priority_class", "priority", "tenant", "queue", "grace_period_s", "max_runtime_s", "hold_s", "model", "max_restarts", "policy", "work")
+    __slots__ = ("id", "name", "request_id", "manifest", "submitted_ms", "submitter", "replica_count", "groups", "template", "launcher", "priority_class", "priority", "tenant", "queue", "grace_period_s", "max_runtime_s", "hold_s", "model", "max_restarts", "policy", "allowed_nodes", "denied_nodes", "cpus_per_gpu", "memory_gb_per_gpu", "work")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +196,10 @@ class JobSpec(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MAX_RESTARTS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_NODES_FIELD_NUMBER: _ClassVar[int]
+    DENIED_NODES_FIELD_NUMBER: _ClassVar[int]
+    CPUS_PER_GPU_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_GB_PER_GPU_FIELD_NUMBER: _ClassVar[int]
     WORK_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
@@ -211,8 +221,12 @@ class JobSpec(_message.Message):
     model: str
     max_restarts: int
     policy: str
+    allowed_nodes: _containers.RepeatedScalarFieldContainer[str]
+    denied_nodes: _containers.RepeatedScalarFieldContainer[str]
+    cpus_per_gpu: float
+    memory_gb_per_gpu: float
     work: Work
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., request_id: _Optional[str] = ..., manifest: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., submitter: _Optional[str] = ..., replica_count: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ResourceGroup, _Mapping]]] = ..., template: _Optional[_Union[Template, _Mapping]] = ..., launcher: _Optional[str] = ..., priority_class: _Optional[str] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., grace_period_s: _Optional[float] = ..., max_runtime_s: _Optional[float] = ..., hold_s: _Optional[float] = ..., model: _Optional[str] = ..., max_restarts: _Optional[int] = ..., policy: _Optional[str] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., request_id: _Optional[str] = ..., manifest: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., submitter: _Optional[str] = ..., replica_count: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ResourceGroup, _Mapping]]] = ..., template: _Optional[_Union[Template, _Mapping]] = ..., launcher: _Optional[str] = ..., priority_class: _Optional[str] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., grace_period_s: _Optional[float] = ..., max_runtime_s: _Optional[float] = ..., hold_s: _Optional[float] = ..., model: _Optional[str] = ..., max_restarts: _Optional[int] = ..., policy: _Optional[str] = ..., allowed_nodes: _Optional[_Iterable[str]] = ..., denied_nodes: _Optional[_Iterable[str]] = ..., cpus_per_gpu: _Optional[float] = ..., memory_gb_per_gpu: _Optional[float] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
 
 class Why(_message.Message):
     __slots__ = ("constraint", "group", "asked", "best", "where", "relax")

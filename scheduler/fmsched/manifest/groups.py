@@ -13,6 +13,9 @@ GROUPS_MAX = 256
 GPUS_PER_GROUP_MAX = 100_000
 MEMORY_GB_MAX = 100_000.0
 NVLINK_GBYTES_PER_S_MAX = 100_000.0
+NVLINK_AGGREGATE_MAX = 1e9
+NVLINK_LINKS_MAX = 1_000
+APART = ("node", "leaf", "pod")
 LINK_GBPS_MAX = 100_000.0
 HOPS_MAX = 64
 
@@ -27,6 +30,8 @@ class Requirements:
     preferred: tuple[str, ...] = ()
     min_memory_gb: float = 0.0
     min_nvlink_gbytes_per_s: float = 0.0
+    min_nvlink_links: int = 0
+    min_nvlink_aggregate_gbytes_per_s: float = 0.0
 
 
 def read_groups(spec: Fields, tolerated: tuple[str, ...]) -> tuple[ResourceGroup, ...]:
@@ -60,6 +65,7 @@ def _read_group(fields: Fields, tolerated: tuple[str, ...]) -> ResourceGroup:
     gpus = fields.whole("gpusPerGroup", 1, GPUS_PER_GROUP_MAX, default=1, required=True)
     wants = read_requirements(fields)
     reach = read_reach(fields)
+    apart = fields.choice("antiAffinity", APART)
     fields.finish()
     return ResourceGroup(
         name=name,
@@ -70,6 +76,9 @@ def _read_group(fields: Fields, tolerated: tuple[str, ...]) -> ResourceGroup:
         min_memory_gb=wants.min_memory_gb,
         min_nvlink_gbytes_per_s=wants.min_nvlink_gbytes_per_s,
         reach=reach,
+        min_nvlink_links=wants.min_nvlink_links,
+        min_nvlink_aggregate_gbytes_per_s=wants.min_nvlink_aggregate_gbytes_per_s,
+        apart=apart,
     )
 
 
@@ -82,6 +91,10 @@ def read_requirements(outer: Fields) -> Requirements:
         min_memory_gb=fields.number("minMemoryGB", "GB (decimal, nominal)", MEMORY_GB_MAX),
         min_nvlink_gbytes_per_s=fields.number(
             "minNVLinkBandwidthGbpsPerPair", "GB/s (both directions together)", NVLINK_GBYTES_PER_S_MAX
+        ),
+        min_nvlink_links=fields.whole("minNVLinksPerGPU", 0, NVLINK_LINKS_MAX),
+        min_nvlink_aggregate_gbytes_per_s=fields.number(
+            "minNVLinkBandwidthGbpsAggregate", "GB/s (both directions together)", NVLINK_AGGREGATE_MAX
         ),
     )
     fields.finish()

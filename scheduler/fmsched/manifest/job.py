@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fmsched.model.hardware import JobId
+from fmproto.hostlist import expand
+from fmsched.model.hardware import JobId, NodeName
 from fmsched.model.job import Request, ResourceGroup
 from fmsched.model.work import Work
 
@@ -91,6 +92,8 @@ class Manifest:
     min_replicas: int = 0  # elastic; 0: not elastic
     policy: str = ""
     spares: int = 0
+    allowed_nodes: tuple[str, ...] = ()  # ranges; none: any node
+    denied_nodes: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     annotations: tuple[tuple[str, str], ...] = ()
 
@@ -118,9 +121,17 @@ def request(manifest: Manifest, job_id: JobId) -> Request:
         job=job_id,
         groups=manifest.groups,
         replicas=manifest.replicas,
+        allowed_nodes=_names(manifest.allowed_nodes) if manifest.allowed_nodes else None,
+        denied_nodes=_names(manifest.denied_nodes),
+        cpus_per_gpu=manifest.template.cpus if manifest.template is not None else 0.0,
+        memory_gb_per_gpu=manifest.template.memory_gb if manifest.template is not None else 0.0,
         policy=manifest.policy,
         work=work(manifest),
     )
+
+
+def _names(ranges: tuple[str, ...]) -> frozenset[NodeName]:
+    return frozenset(name for text in ranges for name in expand(text))
 
 
 def work(manifest: Manifest) -> Work | None:

@@ -19,6 +19,8 @@ class Wants:
     min_memory_gb: float = 0.0
     min_nvlink_gbytes_per_s: float = 0.0
     reach: Reach | None = None
+    min_nvlink_links: int = 0
+    min_nvlink_aggregate_gbytes_per_s: float = 0.0
 
 
 def problem(degrees: Parallelism) -> str:
@@ -62,4 +64,6 @@ def _group(name: str, kind: GroupKind, gpus: int, wants: Wants, nvlink: float) -
         min_memory_gb=wants.min_memory_gb,
         min_nvlink_gbytes_per_s=nvlink,
         reach=wants.reach,
+        min_nvlink_links=wants.min_nvlink_links,
+        min_nvlink_aggregate_gbytes_per_s=wants.min_nvlink_aggregate_gbytes_per_s,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fmproto import hostlist
 from fmproto.fields import Faults, Fields, TooManyFaultsError
-from fmproto.yamltext import Fault, Limits, load
+from fmproto.yamltext import Fault, Items, Limits, load
 from fmsched.manifest.extras import (
     DEGREE_MAX,
     read_checkpoint,
@@ -76,6 +77,7 @@ def _read_spec(
     shape = _read_shape(spec)
     priority_class, priority = read_priority(spec)
     model, sizes = read_model(spec)
+    allow, deny = _read_nodes(spec)
     manifest = Manifest(
         name=name,
         replicas=shape.replicas,
@@ -97,6 +99,8 @@ def _read_spec(
         min_replicas=_read_elastic(spec, shape.written_replicas),
         policy=spec.choice("policy", POLICIES),
         spares=spec.whole("spares", 0, SPARES_MAX),
+        allowed_nodes=allow,
+        denied_nodes=deny,
         labels=labels,
         annotations=annotations,
     )
@@ -139,7 +143,15 @@ def _read_shape(spec: Fields) -> _Shape:
     elif spec.has("resourceGroups"):
         _check_against(spec, fields, degrees, written, listed)
     else:
-        wanted = Wants(wants.preferred, tolerated, wants.min_memory_gb, wants.min_nvlink_gbytes_per_s, reach)
+        wanted = Wants(
+            wants.preferred,
+            tolerated,
+            wants.min_memory_gb,
+            wants.min_nvlink_gbytes_per_s,
+            reach,
+            wants.min_nvlink_links,
+            wants.min_nvlink_aggregate_gbytes_per_s,
+        )
         replicas, groups = expand(degrees, wanted)
         _check_total(spec, "parallelism", replicas, groups)
         return _Shape(replicas, groups, degrees, degrees.data)
@@ -169,6 +181,25 @@ def _check_total(spec: Fields, field: str, replicas: int, groups: tuple[Resource
     total = replicas * sum(group.gpus for group in groups)
     if total > GPUS_MAX:
         spec.faults.add(spec.line_of(field), spec.at(field), f"found {total} GPUs in all; allowed: at most {GPUS_MAX}")
+
+
+def _read_nodes(spec: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The node lists (allow, deny), as ranges."""
+    fields = spec.table("nodes", "{allow, deny}")
+    if fields is None:
+        return (), ()
+    allowed = "nodes or ranges of them, such as n[001-064], in a list"
+    allow, deny = (fields.strings(name, allowed, single=True) for name in ("allow", "deny"))
+    for name, texts in (("allow", allow), ("deny", deny)):
+        for text in texts:
+            try:
+                hostlist.expand(text)
+            except ValueError as error:
+                fields.faults.add(fields.line_of(name), fields.at(name), str(error))
+    if isinstance(tree := fields.raw("allow"), Items) and not tree.items:
+        fields.faults.add(fields.line_of("allow"), fields.at("allow"), f"found an empty list; allowed: {allowed}")
+    fields.finish()
+    return allow, deny
 
 
 def _read_elastic(spec: Fields, replicas: int) -> int:

@@ -91,6 +91,10 @@ def spec_message(manifest: Manifest, id_: JobId, text: str, submitted_ms: int, c
         model=manifest.model,
         max_restarts=manifest.max_restarts,
         policy=manifest.policy,
+        allowed_nodes=manifest.allowed_nodes,
+        denied_nodes=manifest.denied_nodes,
+        cpus_per_gpu=manifest.template.cpus if manifest.template is not None else 0.0,
+        memory_gb_per_gpu=manifest.template.memory_gb if manifest.template is not None else 0.0,
     )
     if (trained := work(manifest)) is not None:
         spec.work.CopyFrom(codec.work_message(trained))

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError
 
+from fmproto.hostlist import expand
 from fmproto.v1 import hardware_pb2 as hw
 from fmproto.v1 import job_pb2 as pb
 from fmsched.model.fabric import Fabric, Link, Switch
-from fmsched.model.hardware import GpuSpec, HcaSpec, Node, NodeShape
+from fmsched.model.hardware import GpuSpec, HcaSpec, Node, NodeName, NodeShape
 from fmsched.model.job import GroupKind, Reach, Request, ResourceGroup
 from fmsched.model.placement import Objective, Placement, RankPlacement, Term, Why
 from fmsched.model.record import (
@@ -26,6 +27,7 @@ from fmsched.model.record import (
     State,
     Status,
 )
+from fmsched.model.snapshot import HostShare
 from fmsched.model.work import Work
 
 DEGREES = 5
@@ -155,7 +157,7 @@ def group_of(message: pb.ResourceGroup) -> ResourceGroup:
     reach = None
     if message.HasField("connectivity"):
         c = message.connectivity
-        reach = Reach(c.max_hops or None, c.min_link_gbps, c.reserve_gbps)
+        reach = Reach(c.max_hops if c.HasField("max_hops") else None, c.min_link_gbps, c.reserve_gbps)
     return ResourceGroup(
         name=message.name,
         kind=_KINDS[message.kind],
@@ -165,6 +167,9 @@ def group_of(message: pb.ResourceGroup) -> ResourceGroup:
         min_memory_gb=message.min_memory_gb,
         min_nvlink_gbytes_per_s=message.min_nvlink_gbytes_per_s,
         reach=reach,
+        min_nvlink_links=message.min_nvlink_links,
+        min_nvlink_aggregate_gbytes_per_s=message.min_nvlink_aggregate_gbytes_per_s,
+        apart=message.apart,
     )
 
 
@@ -177,16 +182,29 @@ def group_message(group: ResourceGroup) -> pb.ResourceGroup:
         tolerated_types=group.tolerated,
         min_memory_gb=group.min_memory_gb,
         min_nvlink_gbytes_per_s=group.min_nvlink_gbytes_per_s,
+        min_nvlink_links=group.min_nvlink_links,
+        min_nvlink_aggregate_gbytes_per_s=group.min_nvlink_aggregate_gbytes_per_s,
+        apart=group.apart,
     )
     if group.reach is not None:
         message.connectivity.CopyFrom(
             pb.Connectivity(
                 min_link_gbps=group.reach.min_link_gbps,
-                max_hops=group.reach.max_hops or 0,
+                max_hops=group.reach.max_hops,
                 reserve_gbps=group.reach.reserve_gbps,
             )
         )
     return message
+
+
+def nodes_of(ranges: Iterable[str]) -> frozenset[NodeName]:
+    return frozenset(name for text in ranges for name in expand(text))
+
+
+def share_of(message: pb.JobSpec) -> HostShare | None:
+    """What each GPU that the job holds takes of its node; None: nothing that was asked."""
+    share = HostShare(message.cpus_per_gpu, message.memory_gb_per_gpu)
+    return share if share.cpus or share.memory_gb else None
 
 
 def spec_of(message: pb.JobSpec) -> Spec:
@@ -197,6 +215,10 @@ def spec_of(message: pb.JobSpec) -> Spec:
             message.id,
             tuple(group_of(group) for group in message.groups),
             message.replica_count,
+            allowed_nodes=nodes_of(message.allowed_nodes) if message.allowed_nodes else None,
+            denied_nodes=nodes_of(message.denied_nodes),
+            cpus_per_gpu=message.cpus_per_gpu,
+            memory_gb_per_gpu=message.memory_gb_per_gpu,
             policy=message.policy,
             work=work_of(message.work) if message.HasField("work") else None,
         ),
