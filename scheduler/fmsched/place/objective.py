@@ -130,23 +130,38 @@ def pairs_gbytes_per_s(shape: NodeShape, gpus: Iterable[int]) -> int:
     return sum(pair_gbytes_per_s(shape, i, j) for i, j in pairs if shape.gpus[i].model == shape.gpus[j].model)
 
 
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Of a cluster: GPUs of its biggest node and of all nodes, and how many domains each level has."""
+
+    biggest: int
+    gpus: int
+    domains: tuple[int, ...]
+
+
+@lru_cache(maxsize=TOPOLOGIES_KEPT)
+def _size_of(topology: Topology) -> _Size:
+    counts = [len(node.shape.gpus) for node in topology.nodes]
+    return _Size(max(counts, default=0), sum(counts), tuple(len(np.unique(level)) for level in topology.domains))
+
+
 def terms_max(snapshot: Snapshot, request: Request, ruler: Ruler) -> tuple[int, ...]:
     """No placement of the request has a term above these; in the order of ruler.names. They make the weights."""
     topology = snapshot.topology
     gpus, groups, instances = request.gpus, request.groups, request.replicas * len(request.groups)
-    biggest = max((len(node.shape.gpus) for node in topology.nodes), default=0)
+    size = _size_of(topology)
+    biggest, total = size.biggest, size.gpus
     nodes = min(gpus, len(topology.nodes))
     chain = [group for group in groups if group.kind is GroupKind.PIPELINE_PARALLEL]
     spans = []
     for level in reversed(ruler.levels):
-        count = len(np.unique(topology.domains[level]))
+        count = size.domains[level]
         of_groups = sum(min(count, group.gpus * request.replicas) for group in groups)
         if len(chain) > 1:
             of_chain = min(count, sum(group.gpus for group in chain))
             of_groups = request.replicas * of_groups + len(chain) * request.replicas * of_chain
         spans += [min(count, gpus), of_groups]
     pairs = biggest * (biggest - 1) // 2
-    total = sum(len(node.shape.gpus) for node in topology.nodes)
     return (
         sum(
             request.replicas * group.gpus * max((cost for _, cost in group.costs), default=len(group.preferred))
