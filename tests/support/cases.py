@@ -9,7 +9,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from fmsched.model.job import Request
-from fmsched.model.snapshot import PowerBudget, Snapshot
+from fmsched.model.snapshot import HostShare, PowerBudget, Snapshot
 from fmsched.topology.routes import edge
 from tests.support import clusters
 
@@ -44,10 +44,20 @@ def _case(file: Path) -> Case:
     request = clusters.request(
         *groups, replicas=asked.get("replicas", 1), job=asked.get("job", "job"), avoid=asked.get("avoid", ())
     )
+    lists = {which: frozenset(asked[which]) for which in ("allow", "deny") if which in asked}
+    request = replace(
+        request,
+        allowed_nodes=lists.get("allow"),
+        denied_nodes=lists.get("deny", frozenset()),
+        cpus_per_gpu=asked.get("cpus", 0.0),
+        memory_gb_per_gpu=asked.get("host_memory", 0.0),
+    )
     snapshot = clusters.snapshot(topology, held, data.get("unfit"), data.get("closed"))
     power = [PowerBudget(name, frozenset(row["nodes"]), row["watts"]) for name, row in data.get("power", {}).items()]
     reserved = {job: _links(rows) for job, rows in data.get("reserved", {}).items()}
     snapshot = replace(snapshot, power=tuple(power), links_held=reserved, links_measured=_links(data.get("measured", {})))
+    shares = {job: HostShare(*row) for job, row in data.get("per_gpu", {}).items()}  # CPUs, GB of host memory
+    snapshot = replace(snapshot, per_gpu=shares)
     return Case(file.stem, snapshot, request, data["expect"])
 
 

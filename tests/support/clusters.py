@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from fmsched.model.fabric import Fabric, Link, Switch, Topology
 from fmsched.model.hardware import GpuId, GpuSpec, HcaSpec, Node, NodeShape
@@ -68,6 +69,7 @@ SHAPES = {
     "h100-x2": shape("h100-x2", [H100] * 2, 900),
     "a100-x4": shape("a100-x4", [A100] * 4, 600, gbps=200),
     "a100-x3": shape("a100-x3", [A100] * 3, 600, gbps=200),
+    "a100-x4-16-cpus": replace(shape("a100-x4-16-cpus", [A100] * 4, 600, gbps=200), cpus=16, memory_gb=256),
     "l40s-x2": shape("l40s-x2", [L40S] * 2, 0, gbps=200),
 }
 
@@ -132,6 +134,9 @@ def group(
     rate: float = 0,
     reserve: float = 0,
     reach: bool | None = None,
+    links: int = 0,
+    aggregate: float = 0,
+    apart: str = "",
 ) -> ResourceGroup:
     """`reach` defaults to whether hops, rate or reserve are given."""
     given = hops is not None or rate > 0 or reserve > 0 if reach is None else reach
@@ -151,6 +156,9 @@ def group(
         memory,
         nvlink,
         Reach(hops, rate, reserve) if given else None,
+        links,
+        aggregate,
+        apart=apart,
     )
 
 

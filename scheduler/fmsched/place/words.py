@@ -239,11 +239,12 @@ def _own(shapes: Sequence[NodeShape], links: bool) -> tuple[str, str]:
 
 def _apart(snapshot: Snapshot, group: ResourceGroup, replicas: int) -> tuple[str, str, str]:
     topology, place = snapshot.topology, APART_PLACES[group.apart]
-    nodes = {topology.index[name] for _, name in _fitting(snapshot, group)}
+    nodes = {topology.index[name] for count, name in _fitting(snapshot, group) if count >= group.gpus}
     level = topology.domains[min(1, len(topology.domains) - 1) if group.apart == "pod" else 0]
     found = len(nodes if group.apart == "node" else {int(level[topology.leaf_of[node]]) for node in nodes})
     have = f"{found} {place} has" if found == 1 else f"{found} {place}s have"
-    return f"{replicas} instances, no two in one {place}", f"{have} free GPUs that fit", ""
+    room = f"a node with {gpus(group.gpus)} free" if group.apart != "node" else f"{gpus(group.gpus)} free"
+    return f"{replicas} instances, each on one node, no two in one {place}", f"{have} {room}", ""
 
 
 def _families(snapshot: Snapshot, group: ResourceGroup) -> tuple[str, str]:
