@@ -52,6 +52,7 @@ def loop_config(config: Config) -> LoopConfig:
         ),
         budget=Budget(deterministic_s=config.solve_deterministic_s),
         power=config.power_budgets,
+        prices=config.prices,
     )
 
 

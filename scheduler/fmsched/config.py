@@ -18,6 +18,8 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s/]+):([0-9]{1,5})")
 # A server that listens there does not say by what address it is reached.
 EVERY_ADDRESS = ("0.0.0.0:", "[::]:")
 
+FAMILY = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
+PRICE_MAX = 1e6
 FABRIC_SECONDS_MAX = 86_400.0
 
 
@@ -96,6 +98,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     etcd: EtcdConfig = EtcdConfig()
     timeouts: Timeouts = Timeouts()
     power: tuple[PowerConfig, ...] = ()
+    prices: dict[str, float] = {}  # of a GPU-hour, by GPU family ("h100")
 
     @property
     def power_budgets(self) -> tuple[PowerBudget, ...]:
@@ -152,6 +155,7 @@ def _check(where: str, config: Config) -> None:
     _check_files(where, config)
     _check_fabric(where, config.fabric_source)
     _check_power(where, config.power)
+    _check_prices(where, config.prices)
     timeouts = config.timeouts
     for key in timeouts.__struct_fields__:
         if getattr(timeouts, key) <= 0:
@@ -188,6 +192,16 @@ def _check_power(where: str, power: tuple[PowerConfig, ...]) -> None:
             raise ConfigError(f"{where}: power[{number}].nodes: {error}") from error
         if not 0 <= each.watts < float("inf"):
             raise ConfigError(f"{where}: power[{number}].watts: found {each.watts}; allowed: W, not negative")
+
+
+def _check_prices(where: str, prices: dict[str, float]) -> None:
+    for family, price in prices.items():
+        if not FAMILY.fullmatch(family):
+            raise ConfigError(
+                f"{where}: prices: found {family!r}; allowed: GPU families as fmctl get gpus names them, such as h100"
+            )
+        if not 0 <= price <= PRICE_MAX:
+            raise ConfigError(f"{where}: prices.{family}: found {price}; allowed: of a GPU-hour, from 0 to {PRICE_MAX:g}")
 
 
 def _check_files(where: str, config: Config) -> None:

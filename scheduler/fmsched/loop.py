@@ -61,6 +61,7 @@ class LoopConfig:
     budget: Budget = field(default_factory=Budget)
     history_max: int = HISTORY_MAX
     power: tuple[PowerBudget, ...] = ()
+    prices: Mapping[str, float] = field(default_factory=dict)  # of a GPU-hour, by family
 
 
 class Deposed(Exception):
@@ -84,7 +85,7 @@ class Scheduler:
         self.kv = kv
         self.config = config
         self.mirror = Mirror()
-        self.picture = Picture(self.mirror, config.liveness, config.power)
+        self.picture = Picture(self.mirror, config.liveness, config.power, config.prices)
         self.ledger: Ledger | None = None  # while this one leads
         self.store_state = "unreachable"
         self.solver = solver

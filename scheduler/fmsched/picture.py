@@ -91,10 +91,17 @@ class _Derived(Generic[Value, Derived]):
 class Picture:
     """Derives from one mirror, and caches what is dear."""
 
-    def __init__(self, mirror: Mirror, limits: LivenessLimits, power: tuple[PowerBudget, ...] = ()) -> None:
+    def __init__(
+        self,
+        mirror: Mirror,
+        limits: LivenessLimits,
+        power: tuple[PowerBudget, ...] = (),
+        prices: Mapping[str, float] | None = None,
+    ) -> None:
         self._mirror = mirror
         self._limits = limits
         self._power = power
+        self._prices = dict(prices or {})
         self._judged = _Derived(_judgement)
         self._of_runs = _Derived(_held_by_runs)
         self._of_decisions = _Derived(_held_by_decision)
@@ -150,6 +157,7 @@ class Picture:
             closed,
             self._power,
             self._per_gpu(),
+            self._prices,
             links_held=self.links_held(),
             links_measured=measured_of(topology.fabric),
         )

@@ -51,6 +51,8 @@ def test_flags_go_over_the_file() -> None:
         ("[[power]]\nname = 'a'\nnodes = 'n[1-'\nwatts = 9.0", ["power[0].nodes", "n[1-"]),
         ("[[power]]\nname = 'a'\nnodes = 'n1'\nwatts = -1.0", ["power[0].watts", "-1.0", "W, not negative"]),
         ("[[power]]\nname = ''\nnodes = 'n1'\nwatts = 1.0", ["power[0].name", "''", "each once"]),
+        ("[prices]\nH100 = 2.5", ["prices", "'H100'", "such as h100"]),
+        ("[prices]\nh100 = -2.5", ["prices.h100", "-2.5", "from 0"]),
         ("[etcd]\ncert = 'x'", ["etcd.cert, etcd.key", "'x' and ''"]),
         ("[etcd]\ncert = 'x'\nkey = 'y'", ["etcd.ca", "etcd.cert is 'x'", "no TLS"]),
     ],

@@ -19,6 +19,7 @@ FEEDS = """\
 power:
   - {name: rack1, nodes: "n[01-03]", watts: 9000.5}
   - {name: hall, nodes: "n[01-04],s1", watts: 90000}
+prices: {h100: 2.5, a100: 1.1}
 """
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLUSTERS = sorted(path for path in EXAMPLES.glob("*.yaml") if "kind: Cluster" in path.read_text())
@@ -189,6 +190,7 @@ def test_uuids_are_the_same_in_every_process(snapshot: Snapshot) -> None:
 def test_power_budgets_reach_the_snapshot() -> None:
     rack, hall = to_snapshot(read(FULL + FEEDS)).power
     assert (rack.name, rack.nodes, rack.watts) == ("rack1", {"n01", "n02", "n03"}, 9000.5)
+    assert to_snapshot(read(FULL + FEEDS)).prices == {"h100": 2.5, "a100": 1.1}
     assert hall.nodes == {"n01", "n02", "n03", "n04", "s1"}
 
 
@@ -371,6 +373,7 @@ FAULTS = {
         "power[0].nodes",
         "found no node 'n3'",
     ),
+    "price of no family": (NODES + "prices: {H100: 2}\n", 5, "prices.H100", "a GPU family in lower case"),
     "power twice": (
         NODES + "power:\n  - {name: a, nodes: n1, watts: 1}\n  - {name: a, nodes: n2, watts: 1}\n",
         7,

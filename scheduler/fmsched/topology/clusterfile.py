@@ -6,6 +6,7 @@ node part is read by fmproto.described, which agents use too. write() is in clus
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ LEVEL_MAX = 8
 CABLES_MAX = 1024
 LINKS_MAX = 5_000_000  # spelled out, over all rows
 WATTS_MAX = 1e12
+PRICE_MAX = 1e6
+FAMILY = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 LINE_MAX = 1 << 31  # a line's number in `problems`
 
 Sick = Mapping[NodeName, tuple[DeviceFault, ...]]
@@ -74,6 +77,7 @@ class ClusterFile:
     power: tuple[tuple[str, str, float], ...] = ()  # (name, range of nodes, W)
     reserved: tuple[ReservedRow, ...] = ()
     level_of: Mapping[str, int] = field(default_factory=dict)  # by switch name, implied switches too
+    prices: tuple[tuple[str, float], ...] = ()  # of a GPU-hour, by family
 
     @property
     def fabric(self) -> Fabric:
@@ -111,8 +115,9 @@ def _read(top: Fields) -> ClusterFile:
     problems = _read_problems(top)
     power = _read_power(top, described)
     reserved = read_reserved(top, level_of)
+    prices = _read_prices(top)
     top.finish()
-    return ClusterFile(name, described, switches, links, busy, closed, problems, power, reserved, level_of)
+    return ClusterFile(name, described, switches, links, busy, closed, problems, power, reserved, level_of, prices)
 
 
 def _expand_into(fields: Fields, line: int, path: str, text: str) -> tuple[str, ...]:
@@ -353,6 +358,18 @@ def _read_power(top: Fields, described: Described) -> tuple[tuple[str, str, floa
     return tuple(rows.values())
 
 
+def _read_prices(top: Fields) -> tuple[tuple[str, float], ...]:
+    tree, row = top.raw("prices"), top.table("prices", "a mapping of GPU families to what a GPU-hour costs")
+    if row is None or not isinstance(tree, Table):
+        return ()
+    for family, (line, _) in tree.fields.items():
+        if not FAMILY.fullmatch(family):
+            top.faults.add(
+                line, row.at(family), f"found {shown(family)}; allowed: a GPU family in lower case, such as h100"
+            )
+    return tuple((family, row.number(family, "a price of a GPU-hour", PRICE_MAX)) for family in tree.fields)
+
+
 def _read_problems(top: Fields) -> tuple[Problem, ...]:
     """What an import set aside: kept and written again, without meaning for the cluster."""
     problems = []
@@ -406,6 +423,7 @@ def to_snapshot(cluster: ClusterFile) -> Snapshot:
         power=power,
         links_held=links_held(cluster.reserved),
         links_measured=measured_of(topology.fabric),
+        prices=dict(cluster.prices),
     )
 
 

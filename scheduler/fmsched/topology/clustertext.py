@@ -59,6 +59,8 @@ def document(cluster: ClusterFile) -> Data:
         data["power"] = [{"name": n, "nodes": names, "watts": _figure(watts)} for n, names, watts in cluster.power]
     if cluster.reserved:
         data["reserved"] = [{"job": job, "between": [a, b], "gbps": _figure(gbps)} for job, a, b, gbps in cluster.reserved]
+    if cluster.prices:
+        data["prices"] = {family: _figure(price) for family, price in cluster.prices}
     if cluster.problems:
         data["problems"] = [_problem_data(problem) for problem in cluster.problems]
     return data
