@@ -6,12 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Verdict
 from fmsched.model.snapshot import Snapshot
+from fmsched.place.choices import Option, options
 from fmsched.place.solve import solve
+
+Answer = TypeVar("Answer")
 
 
 class TooManyWaiting(Exception):
@@ -28,11 +33,18 @@ class ThreadSolver:
 
     async def __call__(self, snapshot: Snapshot, request: Request, budget: Budget) -> tuple[Verdict, float]:
         """Raises TooManyWaiting."""
+        return await self._queued(_timed, snapshot, request, budget)
+
+    async def options(self, snapshot: Snapshot, request: Request, budget: Budget, verdict: Verdict) -> tuple[Option, ...]:
+        """place.choices.options, in the same queue. Raises TooManyWaiting."""
+        return await self._queued(options, snapshot, request, budget, verdict) if request.work is not None else ()
+
+    async def _queued(self, function: Callable[..., Answer], *args: object) -> Answer:
         if self._waiting_max is not None and self._waiting >= self._waiting_max:
             raise TooManyWaiting(f"{self._waiting} solves wait already")
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, _timed, snapshot, request, budget)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
         finally:
             self._waiting -= 1
 

@@ -55,7 +55,12 @@ def plan_lines(found: dict[str, Any]) -> list[str]:
     lines += rank_lines(ranks)
     if ranks and found.get("objective"):
         lines += objective_lines(found["objective"])
-    return lines + _fact_lines("solve", found.get("solve")) + predicted_lines(found.get("predicted") or {})
+    return (
+        lines
+        + _fact_lines("solve", found.get("solve"))
+        + predicted_lines(found.get("predicted") or {})
+        + (choice_lines(found.get("choices") or []))
+    )
 
 
 def rank_lines(ranks: list[dict[str, Any]]) -> list[str]:
@@ -120,6 +125,41 @@ def predicted_lines(predicted: dict[str, Any]) -> list[str]:
     if assumed := predicted.get("assumed"):
         lines.append(f"    assumed: {'; '.join(assumed)}")
     return lines
+
+
+def choice_lines(choices: list[dict[str, Any]]) -> list[str]:
+    """What else the job could run on: now, or how long a wait for it would pay."""
+    if not choices:
+        return []
+    rows = [("choice", "step", "tokens/s", "an hour", "")]
+    for choice in choices:
+        cost = choice.get("cost_per_hour")
+        rows.append(
+            (
+                str(choice["name"]),
+                f"{choice['step_s']:.3g} s",
+                f"{choice['tokens_per_s']:,.0f}",
+                "" if cost is None else f"{cost:g}",
+                _when(choice),
+            )
+        )
+    if not any(row[3] for row in rows[1:]):
+        rows = [(*row[:3], "", row[4]) for row in rows]
+    first, *figures = (max(len(row[at]) for row in rows) for at in range(4))
+    lines = []
+    for row in rows:
+        cells = [f"{text:>{width}}" for text, width in zip(row[1:4], figures, strict=True) if width]
+        lines.append("  ".join([f"  {row[0]:<{first}}", *cells, row[4]]).rstrip())
+    return lines
+
+
+def _when(choice: dict[str, Any]) -> str:
+    if choice.get("now"):
+        return "now"
+    wait_s = float(choice.get("pays_if_shorter_than_s") or 0.0)
+    if not wait_s:
+        return "not now"
+    return f"not now; with a day of work ahead, a wait of less than {wait_s / 3600:.3g} h pays"
 
 
 def _fact_lines(title: str, facts: Any) -> list[str]:

@@ -9,6 +9,7 @@ from fmsched.manifest import Manifest, request
 from fmsched.manifest import parse as parse_manifest
 from fmsched.model.placement import Budget
 from fmsched.offline.errors import refuse
+from fmsched.place.choices import options
 from fmsched.place.forecast import forecast
 from fmsched.place.report import plan_json
 from fmsched.place.solve import solve
@@ -36,4 +37,5 @@ def run(manifest: bytes, where: str, cluster: bytes, cluster_where: str, explain
     taken_s = time.perf_counter() - start_s
     nodes = snapshot.topology.nodes
     gpus = sum(len(node.shape.gpus) for node in nodes)
-    return plan_json(asked, verdict, taken_s, len(nodes), gpus, forecast(asked, snapshot.topology, verdict))
+    predicted = forecast(asked, snapshot.topology, verdict)
+    return plan_json(asked, verdict, taken_s, len(nodes), gpus, predicted, options(snapshot, asked, budget, verdict))

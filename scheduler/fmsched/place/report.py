@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from fmsched.model.job import Request
 from fmsched.model.placement import Objective, Placement, RankPlacement, Undecided, Unplaceable, Verdict, Why
+from fmsched.place.choices import Option, options_json
 from fmsched.predict import Predicted, Unpredicted, predicted_json
 
 
@@ -17,11 +19,13 @@ def plan_json(
     nodes: int,
     gpus: int,
     predicted: Predicted | Unpredicted | None = None,
+    choices: Sequence[Option] = (),
 ) -> dict[str, Any]:
     """The answer to "where would this job go?".
 
     seconds       wall time of the solve, measured by the caller
     nodes, gpus   size of the cluster that it was solved on
+    choices       what else the job could run on (place.choices)
     predicted     what place.forecast says of the placement; None: nothing is placed
     """
     return {
@@ -31,6 +35,7 @@ def plan_json(
         "objective": _objective(verdict.objective) if isinstance(verdict, Placement) else None,
         "solve": {"seconds": round(seconds, 6), "nodes": nodes, "gpus": gpus},
         "predicted": predicted_json(predicted) if predicted is not None else {},
+        "choices": options_json(choices),
         "why": [_why(why) for why in _whys(request, verdict)],
     }
 

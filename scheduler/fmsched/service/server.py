@@ -20,13 +20,13 @@ from fmproto.tls import ServerTls
 from fmproto.v1 import hardware_pb2 as hw
 from fmproto.v1 import scheduler_pb2 as pb
 from fmproto.v1 import scheduler_pb2_grpc
-from fmsched.loop import Scheduler, Solver
+from fmsched.loop import Scheduler
 from fmsched.model.hardware import JobId
 from fmsched.service.answers import Answers
 from fmsched.service.errors import ServiceError, abort, invalid, not_found, not_leader
 from fmsched.service.holds import Holds
 from fmsched.service.logs import Logs
-from fmsched.service.submit import Submit
+from fmsched.service.submit import PlanSolver, Submit
 from fmsched.solver import TooManyWaiting
 from fmsched.store.ledger import Ledger
 
@@ -78,7 +78,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
         scheduler: Scheduler,
         holds: Holds,
         leader: Callable[[], Awaitable[str | None]],
-        solver: Solver,
+        solver: PlanSolver,
         agents_tls: Tls | None = None,
     ) -> None:
         self._scheduler = scheduler

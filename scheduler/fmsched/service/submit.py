@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from typing import Protocol
 
 import grpc
 
@@ -16,7 +17,9 @@ from fmsched.loop import Scheduler, Solver
 from fmsched.manifest import Manifest, parse, request, summary, work
 from fmsched.model.hardware import JobId
 from fmsched.model.job import Request
-from fmsched.model.placement import Unplaceable
+from fmsched.model.placement import Budget, Unplaceable, Verdict
+from fmsched.model.snapshot import Snapshot
+from fmsched.place.choices import Option
 from fmsched.place.forecast import forecast
 from fmsched.place.report import plan_json
 from fmsched.service.answers import Answers
@@ -113,10 +116,18 @@ def spec_message(manifest: Manifest, id_: JobId, text: str, submitted_ms: int, c
     return spec
 
 
+class PlanSolver(Solver, Protocol):
+    """What plans are made with."""
+
+    async def options(self, snapshot: Snapshot, request: Request, budget: Budget, verdict: Verdict) -> tuple[Option, ...]:
+        """place.choices.options, off the event loop."""
+        ...
+
+
 class Submit:
     """`solver` is the service's own: what users ask must not hold up what the leader decides."""
 
-    def __init__(self, scheduler: Scheduler, answers: Answers, solver: Solver) -> None:
+    def __init__(self, scheduler: Scheduler, answers: Answers, solver: PlanSolver) -> None:
         self._scheduler = scheduler
         self._answers = answers
         self._solver = solver
@@ -206,4 +217,5 @@ class Submit:
         nodes = len(snapshot.topology.nodes)
         gpus = sum(len(node.shape.gpus) for node in snapshot.topology.nodes)
         predicted = forecast(asked, snapshot.topology, verdict)
-        return json.dumps(plan_json(asked, verdict, seconds, nodes, gpus, predicted))
+        choices = await self._solver.options(snapshot, asked, scheduler.config.budget, verdict)
+        return json.dumps(plan_json(asked, verdict, seconds, nodes, gpus, predicted, choices))
