@@ -109,6 +109,7 @@ def gang_of(value: bytes, attempt: int) -> tuple[PlacedRank, ...] | None:
             hcas=tuple(rank.hcas),
         )
         for rank in decision.ranks
+        if not rank.spare
     )
 
 

@@ -91,7 +91,7 @@ def placement_of(job: Job) -> Placement | None:
 
 def _nodes(decision: Decision) -> tuple[NodeShare, ...]:
     by_node: dict[str, list[RankPlacement]] = {}
-    for rank in sorted(decision.ranks, key=lambda each: each.rank):
+    for rank in sorted((each for each in decision.ranks if not each.spare), key=lambda each: each.rank):
         by_node.setdefault(rank.node, []).append(rank)
     return tuple(
         NodeShare(name, position, tuple(sorted(ranks, key=lambda each: each.local_rank)))

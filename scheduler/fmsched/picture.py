@@ -20,6 +20,7 @@ from fmsched.model.hardware import GpuId, JobId, NodeName, NodeShape
 from fmsched.model.record import Decision, Run
 from fmsched.model.snapshot import HostShare, PowerBudget, Snapshot
 from fmsched.place.links import reservations
+from fmsched.place.spares import widened
 from fmsched.store import codec
 from fmsched.store.mirror import Mirror
 from fmsched.topology.graph import build_topology
@@ -221,7 +222,7 @@ class Picture:
                 continue
             entry = known.get(job)
             if entry is None or not (entry.topology is topology and entry.decision is decision and entry.spec is spec):
-                links = reservations(topology, codec.spec_of(spec).request, decision.placement.ranks)
+                links = reservations(topology, widened(codec.spec_of(spec).request), decision.placement.ranks)
                 entry = _Reserved(topology, decision, spec, links)
             self._reserved[job] = entry
         return {job: entry.links for job, entry in self._reserved.items() if entry.links}

@@ -103,10 +103,20 @@ def relaxed(snapshot: Snapshot, request: Request, why: Why) -> tuple[Snapshot, R
         return snapshot, changed
     if text.startswith("allow "):
         return snapshot, replace(request, avoid_nodes=frozenset())
-    if found := re.fullmatch(r"(\d+) fewer replicas?", text):
-        return snapshot, replace(request, replicas=request.replicas - int(found[1]))
+    if changed := _fewer(request, text):
+        return snapshot, changed
     groups = tuple(_relaxed(group, text) if group.name == why.group else group for group in request.groups)
     return snapshot, replace(request, groups=groups)
+
+
+def _fewer(request: Request, text: str) -> Request | None:
+    if found := re.fullmatch(r"(\d+) fewer spares?", text):
+        return replace(request, spares=request.spares - int(found[1]))
+    if found := re.fullmatch(r"no spares and (\d+) fewer replicas?", text):
+        return replace(request, spares=0, replicas=request.replicas - int(found[1]))
+    if found := re.fullmatch(r"(\d+) fewer replicas?", text):
+        return replace(request, replicas=request.replicas - int(found[1]))
+    return None
 
 
 def _relaxed_job(request: Request, text: str) -> Request | None:

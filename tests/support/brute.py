@@ -44,6 +44,7 @@ def ranks_of(snapshot: Snapshot, request: Request, choice: Choice) -> Placement:
 
 def choices(snapshot: Snapshot, request: Request) -> Iterator[Choice]:
     """Every allowed choice of GPU sets, equal ones (instances swapped inside a group that no stage is tied to) once."""
+    request = replace(request, replicas=request.replicas + request.spares, spares=0)
     free = [GpuId(node.name, i) for node in snapshot.topology.nodes for i in snapshot.free_indices(node.name)]
     valid: list[list[Cell]] = []
     for group in request.groups:
@@ -207,6 +208,7 @@ def _cut(snapshot: Snapshot, job: set[GpuId], nodes: set[str]) -> int:
 
 def best(snapshot: Snapshot, request: Request) -> tuple[int, ...] | None:
     """The terms of the best placement; None where there is none. Raises TooManyError."""
+    request = replace(request, replicas=request.replicas + request.spares, spares=0)
     scored = cache(lambda choice: tuple(score(snapshot, request, choice).values()))
     return min((scored(choice) for choice in choices(snapshot, request)), default=None)
 

@@ -49,6 +49,7 @@ def _case(file: Path) -> Case:
         request,
         allowed_nodes=lists.get("allow"),
         denied_nodes=lists.get("deny", frozenset()),
+        spares=asked.get("spares", 0),
         cpus_per_gpu=asked.get("cpus", 0.0),
         memory_gb_per_gpu=asked.get("host_memory", 0.0),
     )

@@ -208,6 +208,7 @@ def _request(rng: Random, nodes: tuple[Node, ...], fabric: bool) -> Request:
     return replace(
         asked,
         allowed_nodes=frozenset(rng.sample(names, max(1, len(names) - 1))) if rng.random() < 0.04 else None,
+        spares=1 if replicas < 3 and rng.random() < 0.06 else 0,
         denied_nodes=frozenset({rng.choice(names)}) if rng.random() < 0.04 else frozenset(),
         cpus_per_gpu=rng.choice([2.0, 3.0, 5.5]) if rng.random() < 0.08 else 0.0,
         memory_gb_per_gpu=rng.choice([10.0, 25.0]) if rng.random() < 0.06 else 0.0,

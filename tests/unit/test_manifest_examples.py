@@ -69,7 +69,7 @@ def test_the_allocation_has_nothing_to_run() -> None:
 
 def test_the_whole_job_becomes_stages() -> None:
     manifest = read("whole-job.yaml")
-    assert (manifest.replicas, manifest.gpus) == (16, 512)
+    assert (manifest.replicas, manifest.spares, manifest.gpus) == (16, 2, 18 * 32)
     assert [(group.name, group.kind, group.gpus) for group in manifest.groups] == [
         (f"stage-{stage}", GroupKind.PIPELINE_PARALLEL, 8) for stage in range(4)
     ]

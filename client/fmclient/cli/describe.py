@@ -139,7 +139,10 @@ def _placement_lines(job: Job) -> list[str]:
     decision = job.decision
     if not decision.ranks:
         return []
-    ranks = [{"node": r.node, "group": r.group, "rank": r.rank, "gpu": {"index": r.gpu_index}} for r in decision.ranks]
+    ranks = [
+        {"node": r.node, "group": r.group, "rank": r.rank, "gpu": {"index": r.gpu_index}, "spare": r.spare}
+        for r in decision.ranks
+    ]
     lines = ["placement:", *rank_lines(ranks)]
     if decision.HasField("objective"):
         lines += objective_lines(to_data(decision.objective))

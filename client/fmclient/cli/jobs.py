@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def gpus_asked(job: Job) -> int:
-    return job.spec.replica_count * sum(group.gpus_per_group for group in job.spec.groups)
+    return (job.spec.replica_count + job.spec.spares) * sum(group.gpus_per_group for group in job.spec.groups)
 
 
 def nodes_of(job: Job) -> tuple[str, ...]:

@@ -69,7 +69,8 @@ def rank_lines(ranks: list[dict[str, Any]]) -> list[str]:
 
     shares: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for rank in ranks:
-        shares.setdefault((str(rank["node"]), str(rank["group"])), []).append(rank)
+        group = f"{rank['group']} (spare)" if rank.get("spare") else str(rank["group"])
+        shares.setdefault((str(rank["node"]), group), []).append(rank)
     if not shares:
         return []
     node_width, group_width = (max(len(key[place]) for key in shares) for place in (0, 1))

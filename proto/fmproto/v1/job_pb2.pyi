@@ -175,7 +175,7 @@ class Work(_message.Message):
     def __init__(self, model: _Optional[str] = ..., parameters: _Optional[float] = ..., layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., attention_heads: _Optional[int] = ..., vocabulary: _Optional[int] = ..., sequence_length: _Optional[int] = ..., experts: _Optional[int] = ..., micro_batch: _Optional[int] = ..., global_batch: _Optional[int] = ..., degrees: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("id", "name", "request_id", "manifest", "submitted_ms", "submitter", "replica_count", "groups", "template", "launcher", "priority_class", "priority", "tenant", "queue", "grace_period_s", "max_runtime_s", "hold_s", "model", "max_restarts", "policy", "allowed_nodes", "denied_nodes", "cpus_per_gpu", "memory_gb_per_gpu", "work")
+    __slots__ = ("id", "name", "request_id", "manifest", "submitted_ms", "submitter", "replica_count", "groups", "template", "launcher", "priority_class", "priority", "tenant", "queue", "grace_period_s", "max_runtime_s", "hold_s", "model", "max_restarts", "policy", "spares", "allowed_nodes", "denied_nodes", "cpus_per_gpu", "memory_gb_per_gpu", "work")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +196,7 @@ class JobSpec(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MAX_RESTARTS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    SPARES_FIELD_NUMBER: _ClassVar[int]
     ALLOWED_NODES_FIELD_NUMBER: _ClassVar[int]
     DENIED_NODES_FIELD_NUMBER: _ClassVar[int]
     CPUS_PER_GPU_FIELD_NUMBER: _ClassVar[int]
@@ -221,12 +222,13 @@ class JobSpec(_message.Message):
     model: str
     max_restarts: int
     policy: str
+    spares: int
     allowed_nodes: _containers.RepeatedScalarFieldContainer[str]
     denied_nodes: _containers.RepeatedScalarFieldContainer[str]
     cpus_per_gpu: float
     memory_gb_per_gpu: float
     work: Work
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., request_id: _Optional[str] = ..., manifest: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., submitter: _Optional[str] = ..., replica_count: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ResourceGroup, _Mapping]]] = ..., template: _Optional[_Union[Template, _Mapping]] = ..., launcher: _Optional[str] = ..., priority_class: _Optional[str] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., grace_period_s: _Optional[float] = ..., max_runtime_s: _Optional[float] = ..., hold_s: _Optional[float] = ..., model: _Optional[str] = ..., max_restarts: _Optional[int] = ..., policy: _Optional[str] = ..., allowed_nodes: _Optional[_Iterable[str]] = ..., denied_nodes: _Optional[_Iterable[str]] = ..., cpus_per_gpu: _Optional[float] = ..., memory_gb_per_gpu: _Optional[float] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., request_id: _Optional[str] = ..., manifest: _Optional[str] = ..., submitted_ms: _Optional[int] = ..., submitter: _Optional[str] = ..., replica_count: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[ResourceGroup, _Mapping]]] = ..., template: _Optional[_Union[Template, _Mapping]] = ..., launcher: _Optional[str] = ..., priority_class: _Optional[str] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., queue: _Optional[str] = ..., grace_period_s: _Optional[float] = ..., max_runtime_s: _Optional[float] = ..., hold_s: _Optional[float] = ..., model: _Optional[str] = ..., max_restarts: _Optional[int] = ..., policy: _Optional[str] = ..., spares: _Optional[int] = ..., allowed_nodes: _Optional[_Iterable[str]] = ..., denied_nodes: _Optional[_Iterable[str]] = ..., cpus_per_gpu: _Optional[float] = ..., memory_gb_per_gpu: _Optional[float] = ..., work: _Optional[_Union[Work, _Mapping]] = ...) -> None: ...
 
 class Why(_message.Message):
     __slots__ = ("constraint", "group", "asked", "best", "where", "relax")
@@ -339,7 +341,7 @@ class SolveStats(_message.Message):
     def __init__(self, seconds: _Optional[float] = ..., nodes: _Optional[int] = ..., gpus: _Optional[int] = ...) -> None: ...
 
 class RankPlacement(_message.Message):
-    __slots__ = ("rank", "group", "replica", "cell", "local_rank", "node", "gpu_index", "gpu_uuid", "hcas")
+    __slots__ = ("rank", "group", "replica", "cell", "local_rank", "node", "gpu_index", "gpu_uuid", "hcas", "spare")
     RANK_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
@@ -349,6 +351,7 @@ class RankPlacement(_message.Message):
     GPU_INDEX_FIELD_NUMBER: _ClassVar[int]
     GPU_UUID_FIELD_NUMBER: _ClassVar[int]
     HCAS_FIELD_NUMBER: _ClassVar[int]
+    SPARE_FIELD_NUMBER: _ClassVar[int]
     rank: int
     group: str
     replica: int
@@ -358,7 +361,8 @@ class RankPlacement(_message.Message):
     gpu_index: int
     gpu_uuid: str
     hcas: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, rank: _Optional[int] = ..., group: _Optional[str] = ..., replica: _Optional[int] = ..., cell: _Optional[int] = ..., local_rank: _Optional[int] = ..., node: _Optional[str] = ..., gpu_index: _Optional[int] = ..., gpu_uuid: _Optional[str] = ..., hcas: _Optional[_Iterable[str]] = ...) -> None: ...
+    spare: bool
+    def __init__(self, rank: _Optional[int] = ..., group: _Optional[str] = ..., replica: _Optional[int] = ..., cell: _Optional[int] = ..., local_rank: _Optional[int] = ..., node: _Optional[str] = ..., gpu_index: _Optional[int] = ..., gpu_uuid: _Optional[str] = ..., hcas: _Optional[_Iterable[str]] = ..., spare: bool = ...) -> None: ...
 
 class Decision(_message.Message):
     __slots__ = ("job", "attempt", "term", "ranks", "objective", "solve", "decided_ms", "revision", "start", "master_node", "master_address", "master_port", "stop")

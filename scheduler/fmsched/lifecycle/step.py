@@ -190,14 +190,14 @@ def counted(number: int, noun: str) -> str:
 
 
 def _first_rank(decision: Decision, node: NodeName) -> int:
-    return min(rank.rank for rank in decision.placement.ranks if rank.node == node)
+    return min(rank.rank for rank in decision.placement.running if rank.node == node)
 
 
 def _cluster_fault(
     job: Job, decision: Decision, runs: Mapping[NodeName, Run], world: World, limits: Limits
 ) -> tuple[str, tuple[NodeName, ...]] | None:
     """What is the cluster's fault and not the job's: the sentence, and the nodes to avoid next time."""
-    for rank in decision.placement.ranks:
+    for rank in decision.placement.running:  # a spare that is lost stops nobody
         if rank.gpu_id in world.failed_gpus and not _rank_done(runs, rank.node, rank.rank):
             return f"{rank.gpu_id} failed: {world.failed_gpus[rank.gpu_id]}", ()
     for node in decision.placement.nodes:

@@ -99,7 +99,7 @@ class Manifest:
 
     @property
     def gpus(self) -> int:
-        return self.replicas * sum(group.gpus for group in self.groups)
+        return (self.replicas + self.spares) * sum(group.gpus for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,7 @@ def request(manifest: Manifest, job_id: JobId) -> Request:
         job=job_id,
         groups=manifest.groups,
         replicas=manifest.replicas,
+        spares=manifest.spares,
         allowed_nodes=_names(manifest.allowed_nodes) if manifest.allowed_nodes else None,
         denied_nodes=_names(manifest.denied_nodes),
         cpus_per_gpu=manifest.template.cpus if manifest.template is not None else 0.0,
@@ -156,5 +157,7 @@ def work(manifest: Manifest) -> Work | None:
 
 
 def summary(manifest: Manifest) -> tuple[SumLine, ...]:
-    """The GPUs asked for, a line for each group."""
-    return tuple(SumLine(group.name, group.gpus, manifest.replicas) for group in manifest.groups)
+    """The GPUs asked for, a line for each group; another for the spares of all groups."""
+    lines = tuple(SumLine(group.name, group.gpus, manifest.replicas) for group in manifest.groups)
+    spare = SumLine("spares", sum(group.gpus for group in manifest.groups), manifest.spares)
+    return (*lines, spare) if manifest.spares else lines

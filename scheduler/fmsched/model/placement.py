@@ -59,8 +59,13 @@ class Placement:
 
     @property
     def nodes(self) -> tuple[NodeName, ...]:
-        """In order of their lowest rank: a node's position is its NODE_RANK."""
-        return tuple(dict.fromkeys(rank.node for rank in self.ranks))
+        """Where ranks run, in order of their lowest rank: a node's position is its NODE_RANK. One with spares alone is none of them."""
+        return tuple(dict.fromkeys(rank.node for rank in self.ranks if not rank.spare))
+
+    @property
+    def running(self) -> tuple[RankPlacement, ...]:
+        """All ranks but the spares, in rank order."""
+        return tuple(rank for rank in self.ranks if not rank.spare)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from fmsched.model.hardware import GpuId, GpuSpec, Node
@@ -25,6 +26,7 @@ def check(snapshot: Snapshot, request: Request, placement: Placement) -> tuple[V
     unknown = tuple(_exists(snapshot, request, placement))
     if unknown:
         return unknown
+    request = replace(request, replicas=request.replicas + request.spares)  # spares keep to every rule
     instances = _instances(request, placement)
     rules: tuple[Callable[[], Iterable[Violation]], ...] = (
         lambda: _usable(snapshot, request, placement),
@@ -146,9 +148,10 @@ def _counts(request: Request, placement: Placement) -> Iterator[Violation]:
 def _numbers(request: Request, placement: Placement) -> Iterator[Violation]:
     number = {group.name: i for i, group in enumerate(request.groups)}
     on_node: Counter[str] = Counter()
-    order = [(number[rank.group], rank.replica) for rank in placement.ranks]
+    running = request.replicas - request.spares
+    order = [(rank.spare, number[rank.group], rank.replica) for rank in placement.ranks]
     if order != sorted(order):
-        yield Violation("rank order", request.job, "ranks are not in order of group, then replica")
+        yield Violation("rank order", request.job, "ranks are not in order of group, then replica, spares last")
     for position, rank in enumerate(placement.ranks):
         if rank.rank != position:
             yield Violation("rank order", f"rank {rank.rank}", f"stands at position {position}")
@@ -156,7 +159,14 @@ def _numbers(request: Request, placement: Placement) -> Iterator[Violation]:
             yield Violation(
                 "local rank", f"rank {rank.rank}", f"is {rank.local_rank}, should be {on_node[rank.node]} on {rank.node}"
             )
-        if rank.cell != (cell := number[rank.group] * request.replicas + rank.replica):
+        if rank.spare != (rank.replica >= running):
+            yield Violation(
+                "spares", f"rank {rank.rank}", f"replica {rank.replica} of {running} that run, spare: {rank.spare}"
+            )
+        cell = number[rank.group] * running + rank.replica
+        if rank.spare:
+            cell = running * len(number) + number[rank.group] * request.spares + rank.replica - running
+        if rank.cell != cell:
             yield Violation("cell", f"rank {rank.rank}", f"is {rank.cell}, should be {cell}")
         on_node[rank.node] += 1
 

@@ -60,6 +60,7 @@ def _rank(rank: RankPlacement) -> dict[str, Any]:
         "node": rank.node,
         "gpu": {"index": rank.gpu, "uuid": rank.uuid},
         "hcas": list(rank.hcas),
+        **({"spare": True} if rank.spare else {}),
     }
 
 

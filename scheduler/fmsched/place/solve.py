@@ -41,6 +41,7 @@ from fmsched.place.problem import Problem, problem_of
 from fmsched.place.ranks import rank_placements
 from fmsched.place.realise import cells_of
 from fmsched.place.settle import may_meet, settle
+from fmsched.place.spares import flagged, widened
 from fmsched.place.staged import promised
 
 
@@ -53,6 +54,11 @@ def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
         raise ValueError(
             f"job {request.job}: {request.replicas} replicas of {[group.gpus for group in request.groups]} GPUs ask for nothing"
         )
+    if request.spares:
+        verdict = solve(snapshot, replace(widened(request), spares=0), budget)
+        if isinstance(verdict, Unplaceable):
+            return _refusal(snapshot, widened(request), budget)
+        return flagged(request, verdict) if isinstance(verdict, Placement) else verdict
     question = by_policy(snapshot, request)
     if request.work is not None:
         from fmsched.place.fastest import fastest

@@ -58,6 +58,11 @@ def fewer_replicas(request: Request, fewer: int) -> Why:
 
 def _less(request: Request, fewer: int) -> str:
     less = request.replicas - fewer
+    if 0 < less <= request.spares:
+        return f"{less} fewer spare{'s' if less > 1 else ''}"
+    if request.spares:
+        less -= request.spares
+        return f"no spares and {less} fewer replica{'s' if less > 1 else ''}"
     return f"{less} fewer replica{'s' if less > 1 else ''}"
 
 

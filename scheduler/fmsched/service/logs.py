@@ -64,7 +64,7 @@ class Logs:
         decision = self._scheduler.mirror.decisions.get(job)
         if decision is None or not call.ranks:
             return self._scheduler.mirror.statuses[job].nodes
-        ranks = {rank.rank: rank.node for rank in decision.placement.ranks}
+        ranks = {rank.rank: rank.node for rank in decision.placement.running}
         for rank in call.ranks:
             if rank not in ranks:
                 highest = len(ranks) - 1

@@ -94,6 +94,7 @@ def spec_message(manifest: Manifest, id_: JobId, text: str, submitted_ms: int, c
         model=manifest.model,
         max_restarts=manifest.max_restarts,
         policy=manifest.policy,
+        spares=manifest.spares,
         allowed_nodes=manifest.allowed_nodes,
         denied_nodes=manifest.denied_nodes,
         cpus_per_gpu=manifest.template.cpus if manifest.template is not None else 0.0,

@@ -215,6 +215,7 @@ def spec_of(message: pb.JobSpec) -> Spec:
             message.id,
             tuple(group_of(group) for group in message.groups),
             message.replica_count,
+            spares=message.spares,
             allowed_nodes=nodes_of(message.allowed_nodes) if message.allowed_nodes else None,
             denied_nodes=nodes_of(message.denied_nodes),
             cpus_per_gpu=message.cpus_per_gpu,
@@ -324,6 +325,7 @@ def rank_of(message: pb.RankPlacement) -> RankPlacement:
         gpu=message.gpu_index,
         uuid=message.gpu_uuid,
         hcas=tuple(message.hcas),
+        spare=message.spare,
     )
 
 
@@ -338,6 +340,7 @@ def rank_message(rank: RankPlacement) -> pb.RankPlacement:
         gpu_index=rank.gpu,
         gpu_uuid=rank.uuid,
         hcas=rank.hcas,
+        spare=rank.spare,
     )
 
 
@@ -413,7 +416,7 @@ def assignment_messages(
     placement = decision.placement
     node_ranks = {node: i for i, node in enumerate(placement.nodes)}
     ranks: dict[str, list[pb.RankPlacement]] = {node: [] for node in placement.nodes}
-    for rank in placement.ranks:
+    for rank in placement.running:
         ranks[rank.node].append(rank_message(rank))
     master = placement.nodes[0]
     orders = {}
@@ -426,7 +429,7 @@ def assignment_messages(
             node=node,
             node_rank=node_ranks[node],
             node_count=len(placement.nodes),
-            world_size=len(placement.ranks),
+            world_size=len(placement.running),
             ranks=ranks[node],
             master_address=addresses.get(master, master),
             master_port=decision.master_port,
