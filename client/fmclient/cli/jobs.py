@@ -31,7 +31,8 @@ def gpus_asked(job: Job) -> int:
 
 def nodes_of(job: Job) -> tuple[str, ...]:
     """In node rank order; none while no decision is held."""
-    return tuple(dict.fromkeys(rank.node for rank in sorted(job.decision.ranks, key=lambda rank: rank.rank)))
+    ranks = sorted((rank for rank in job.decision.ranks if not rank.spare), key=lambda rank: rank.rank)
+    return tuple(dict.fromkeys(rank.node for rank in ranks))
 
 
 def without_pids(job: Job) -> Job:
