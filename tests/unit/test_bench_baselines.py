@@ -220,14 +220,14 @@ def test_without_slurm_the_missing_packages_are_named_and_the_exit_status_is_2(
 def test_answers_are_compared_by_spines_then_leaves(
     theirs: slurm.Spans | None, ours: slurm.Spans | None, outcome: str
 ) -> None:
-    asked = slurm.Sample(8, 0.02, 0.01, 0.01, 0.03, 0.01, 0.02, theirs, ours, proven=True, gap=0.0)
+    asked = slurm.Sample(8, 8, 0.02, 0.01, 0.01, 0.03, 0.01, 0.02, theirs, ours, proven=True, gap=0.0)
     assert asked.outcome == outcome
 
 
 def test_what_slurm_would_start_and_we_would_not_counts_as_worse() -> None:
     around = slurm.Around("slurm", 0.005, 0.5, 100.0, 40.0, (1.0, 1.0))
     pairs: list[tuple[slurm.Spans | None, slurm.Spans | None]] = [((1, 2), None), ((1, 2), (1, 1)), (None, (1, 1))]
-    samples = [slurm.Sample(8, 0.02, 0.01, 0.01, 0.03, 0.01, 0.02, a, b, proven=True, gap=0.0) for a, b in pairs]
+    samples = [slurm.Sample(8, 8, 0.02, 0.01, 0.01, 0.03, 0.01, 0.02, a, b, proven=True, gap=0.0) for a, b in pairs]
     found = slurm.summary(samples, around)
     assert (found["worse"], found["equal"], found["fewer"]) == (0.5, 0.0, 0.5)
     assert (found["only_ours_now"], found["only_slurm_now"], found["compared"]) == (1, 1, 2)
