@@ -110,3 +110,10 @@ def test_kept_ranks_are_whole_instances(change: object, message: str) -> None:
     assert callable(change)
     with pytest.raises(ValueError, match=message):
         solve(state, replace(asked, kept=change(asked.kept)), Budget())
+
+
+def test_kept_ranks_and_spares_are_not_asked_together() -> None:
+    """Spares are numbered after all ranks that run, which would deal out the numbers anew."""
+    state, asked, _ = after_loss(hall(), request(group("tp", "TP", 8), replicas=2), 0)
+    with pytest.raises(ValueError, match="spares: found 1 beside 8 kept ranks; allowed: one of the two"):
+        solve(state, replace(asked, spares=1), Budget())

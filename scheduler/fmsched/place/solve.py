@@ -56,6 +56,10 @@ def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
         raise ValueError(
             f"job {request.job}: {request.replicas} replicas of {[group.gpus for group in request.groups]} GPUs ask for nothing"
         )
+    if request.spares and request.kept:
+        raise ValueError(
+            f"job {request.job}: spares: found {request.spares} beside {len(request.kept)} kept ranks; allowed: one of the two"
+        )
     if request.spares:
         verdict = solve(snapshot, replace(widened(request), spares=0), budget)
         if isinstance(verdict, Unplaceable):
