@@ -30,10 +30,17 @@ class TooManyError(Exception):
 
 def ranks_of(snapshot: Snapshot, request: Request, choice: Choice) -> Placement:
     ranks: list[RankPlacement] = []
+    stays = {(rank.group, rank.replica, rank.gpu_id): rank for rank in request.kept}
     for g, cells in enumerate(choice):
         for replica, cell in enumerate(cells):
             for gpu in cell:
+                if (rank := stays.get((request.groups[g].name, replica, gpu))) is not None:
+                    ranks.append(rank)
+                    continue
                 local = sum(rank.node == gpu.node for rank in ranks)
+                if request.kept:  # beside those that stay: any number that nobody has
+                    numbers = {rank.local_rank for rank in (*ranks, *request.kept) if rank.node == gpu.node}
+                    local = min(set(range(len(numbers) + 1)) - numbers)
                 uuid = snapshot.topology.node(gpu.node).uuids[gpu.index]
                 number = g * request.replicas + replica
                 ranks.append(
@@ -46,12 +53,17 @@ def choices(snapshot: Snapshot, request: Request) -> Iterator[Choice]:
     """Every allowed choice of GPU sets, equal ones (instances swapped inside a group that no stage is tied to) once."""
     request = replace(request, replicas=request.replicas + request.spares, spares=0)
     free = [GpuId(node.name, i) for node in snapshot.topology.nodes for i in snapshot.free_indices(node.name)]
+    stays = {
+        (g, replica): tuple(rank.gpu_id for rank in request.kept if (rank.group, rank.replica) == (group.name, replica))
+        for g, group in enumerate(request.groups)
+        for replica in range(request.replicas)
+    }
     valid: list[list[Cell]] = []
     for group in request.groups:
-        alone = replace(request, groups=(group,), replicas=1)
+        alone = replace(request, groups=(group,), replicas=1, kept=())
         sets = combinations(free, group.gpus)
         valid.append([cell for cell in sets if not check(snapshot, alone, ranks_of(snapshot, alone, ((cell,),)))])
-    if any(not cells for cells in valid):
+    if any(not cells and not all(stays[g, r] for r in range(request.replicas)) for g, cells in enumerate(valid)):
         return
     stages = [g for g, group in enumerate(request.groups) if group.kind is GroupKind.PIPELINE_PARALLEL]
     ordered = set(stages[1:])  # the first stage's replicas can be taken in one order
@@ -64,7 +76,10 @@ def choices(snapshot: Snapshot, request: Request) -> Iterator[Choice]:
             yield chosen
             return
         g = slots[len(chosen)]
-        first = chosen[-1] if chosen and len(chosen) % request.replicas and g not in ordered else ()
+        first = chosen[-1] if chosen and len(chosen) % request.replicas and g not in ordered and not request.kept else ()
+        if stay := stays[g, len(chosen) % request.replicas]:
+            yield from extend([*chosen, stay], used)
+            return
         for cell in valid[g]:
             tried += 1
             if tried > CHOICES_MAX:
@@ -72,7 +87,7 @@ def choices(snapshot: Snapshot, request: Request) -> Iterator[Choice]:
             if cell > first and used.isdisjoint(cell):
                 yield from extend([*chosen, cell], used | frozenset(cell))
 
-    for flat in extend([], frozenset()):
+    for flat in extend([], frozenset(rank.gpu_id for rank in request.kept)):
         choice = tuple(tuple(flat[g * request.replicas : (g + 1) * request.replicas]) for g in range(len(request.groups)))
         if not check(snapshot, request, ranks_of(snapshot, request, choice)):
             yield choice

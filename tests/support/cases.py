@@ -8,8 +8,11 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from fmsched.model.fabric import Topology
 from fmsched.model.job import Request
+from fmsched.model.placement import RankPlacement
 from fmsched.model.snapshot import HostShare, PowerBudget, Snapshot
+from fmsched.place.ranks import adapters
 from fmsched.topology.routes import edge
 from tests.support import clusters
 
@@ -53,6 +56,8 @@ def _case(file: Path) -> Case:
         cpus_per_gpu=asked.get("cpus", 0.0),
         memory_gb_per_gpu=asked.get("host_memory", 0.0),
     )
+    if "kept" in asked:
+        request = replace(request, kept=_kept(request, topology, asked["kept"], sizes))
     snapshot = clusters.snapshot(topology, held, data.get("unfit"), data.get("closed"))
     power = [PowerBudget(name, frozenset(row["nodes"]), row["watts"]) for name, row in data.get("power", {}).items()]
     reserved = {job: _links(rows) for job, rows in data.get("reserved", {}).items()}
@@ -60,6 +65,28 @@ def _case(file: Path) -> Case:
     shares = {job: HostShare(*row) for job, row in data.get("per_gpu", {}).items()}  # CPUs, GB of host memory
     snapshot = replace(snapshot, per_gpu=shares)
     return Case(file.stem, snapshot, request, data["expect"])
+
+
+def _kept(
+    request: Request, topology: Topology, rows: dict[str, dict[int, list[str]]], sizes: dict[str, int]
+) -> tuple[RankPlacement, ...]:
+    """By group and replica, the GPUs of the instances that stay; their local ranks are their indices."""
+    found = []
+    before = 0
+    for g, group in enumerate(request.groups):
+        for replica in range(request.replicas):
+            names = rows.get(group.name, {}).get(replica, [])
+            for i, gpu in enumerate(clusters.gpu_ids([each for name in names for each in _gpus(name, sizes)])):
+                owner = topology.node(gpu.node)
+                hcas = adapters(owner.shape, gpu.index)
+                cell = g * request.replicas + replica
+                found.append(
+                    RankPlacement(
+                        before + i, group.name, replica, cell, gpu.index, gpu.node, gpu.index, owner.uuids[gpu.index], hcas
+                    )
+                )
+            before += group.gpus
+    return tuple(found)
 
 
 def _links(rows: dict[str, float]) -> dict[tuple[str, str], float]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fmsched.model.hardware import JobId
+from fmsched.model.placement import RankPlacement
 from fmsched.model.work import Work
 
 
@@ -74,6 +75,7 @@ class Request:
     spares: int = 0  # replicas placed beside `replicas`, by the same rules: held idle for a repair
     policy: str = ""  # "fastest", "cheapest", "balanced"; empty: none
     work: Work | None = None  # what is trained; None: the manifest names no model
+    kept: tuple[RankPlacement, ...] = ()  # ranks that stay where they are, whole instances: only the others are placed
 
     @property
     def gpus(self) -> int:

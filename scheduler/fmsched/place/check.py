@@ -16,6 +16,7 @@ from fmsched.model.placement import Placement, RankPlacement, Violation
 from fmsched.model.snapshot import HostShare, Snapshot
 from fmsched.place import nvlink, relations
 from fmsched.place.check_links import overbooked
+from fmsched.place.kept import given_back
 from fmsched.place.power import overdrawn
 
 Instances = dict[tuple[int, int], list[RankPlacement]]  # by (group number, replica)
@@ -28,8 +29,10 @@ def check(snapshot: Snapshot, request: Request, placement: Placement) -> tuple[V
         return unknown
     request = replace(request, replicas=request.replicas + request.spares)  # spares keep to every rule
     instances = _instances(request, placement)
+    snapshot = given_back(snapshot, request)
     rules: tuple[Callable[[], Iterable[Violation]], ...] = (
         lambda: _usable(snapshot, request, placement),
+        lambda: _stays(request, placement),
         lambda: _once(placement),
         lambda: _power(snapshot, placement),
         lambda: _host(snapshot, request, placement),
@@ -74,6 +77,7 @@ def _instances(request: Request, placement: Placement) -> Instances:
 
 
 def _usable(snapshot: Snapshot, request: Request, placement: Placement) -> Iterator[Violation]:
+    stays = {rank.gpu_id for rank in request.kept}
     for rank in placement.ranks:
         gpu = rank.gpu_id
         if gpu in snapshot.held:
@@ -82,6 +86,8 @@ def _usable(snapshot: Snapshot, request: Request, placement: Placement) -> Itera
             yield Violation("healthy GPUs", f"rank {rank.rank}", f"{gpu} is unfit: {snapshot.unfit[gpu]}")
         if rank.node in snapshot.closed:
             yield Violation("open nodes", f"rank {rank.rank}", f"node {rank.node} is closed: {snapshot.closed[rank.node]}")
+        if gpu in stays:
+            continue  # lists and earlier attempts say where a rank may go, not whether it may stay
         if rank.node in request.avoid_nodes:
             yield Violation("avoided nodes", f"rank {rank.rank}", f"node {rank.node} is to be avoided")
         allowed = request.allowed_nodes is None or rank.node in request.allowed_nodes
@@ -124,6 +130,20 @@ def _places(snapshot: Snapshot, apart: str, ranks: Sequence[RankPlacement]) -> s
     return {int(level[topology.leaf_of[topology.index[rank.node]]]) for rank in ranks}
 
 
+def _stays(request: Request, placement: Placement) -> Iterator[Violation]:
+    """A rank that stays keeps its number, its place and its number on the node; others take numbers that it does not have."""
+    numbers = {rank.rank: rank for rank in placement.ranks}
+    for rank in request.kept:
+        found = numbers.get(rank.rank)
+        if found != rank:
+            now = "not there" if found is None else f"{found.gpu_id}, local rank {found.local_rank}"
+            yield Violation("kept ranks", f"rank {rank.rank}", f"is {now}, should stay {rank.gpu_id}, {rank.local_rank}")
+    if request.kept:
+        for (node, local), times in Counter((rank.node, rank.local_rank) for rank in placement.ranks).items():
+            if times > 1:
+                yield Violation("local rank", node, f"{times} ranks are local rank {local} of {node}")
+
+
 def _once(placement: Placement) -> Iterator[Violation]:
     for gpu, times in Counter(rank.gpu_id for rank in placement.ranks).items():
         if times > 1:
@@ -155,7 +175,7 @@ def _numbers(request: Request, placement: Placement) -> Iterator[Violation]:
     for position, rank in enumerate(placement.ranks):
         if rank.rank != position:
             yield Violation("rank order", f"rank {rank.rank}", f"stands at position {position}")
-        if rank.local_rank != on_node[rank.node]:
+        if rank.local_rank != on_node[rank.node] and not request.kept:  # _stays says what holds beside ranks that stay
             yield Violation(
                 "local rank", f"rank {rank.rank}", f"is {rank.local_rank}, should be {on_node[rank.node]} on {rank.node}"
             )

@@ -90,24 +90,39 @@ def fastest(snapshot: Snapshot, request: Request, budget: Budget) -> Placement |
     Without a step time (no such model, sizes that do not fit the groups, GPUs that are not known) the answer is solve.best's.
     """
     plain = best(snapshot, request, budget)
-    job = training(request)
-    if not isinstance(plain, Placement) or isinstance(job, Unpredicted):
+    mine = job_of(snapshot, request)
+    if not isinstance(plain, Placement) or mine is None:
         return plain
-    trained = tuple(group for group in request.groups if not job.groups or group.name in job.groups)
-    balanced = request.policy == "balanced" and any(group.costs for group in request.groups)
-    mine = _Job(snapshot, request, job, trained, costs_of(snapshot) if balanced else None)
     classes = _classes(mine)
     if not classes:
         return plain
     if _is_all(mine, classes[0]):
         mine.solved[request, classes[0].models, classes[0].slow] = plain
-    listed = any(group.preferred or group.costs for group in request.groups)
-    first = request.policy == "fastest" or balanced or not listed
+    listed, first = _listed(request), stands_first(request)
     # Above the list, the order of the list must not hide the fastest.
-    unlisted = first and listed and not balanced
+    unlisted = first and listed and mine.costs is None
     question = replace(request, groups=tuple(map(_unordered, request.groups))) if unlisted else request
     seen = _search(mine, question, classes, budget, listed=listed and not first)
     return _choose(mine, question, seen, budget, first=first) or plain
+
+
+def job_of(snapshot: Snapshot, request: Request) -> _Job | None:
+    """None where the request's job has no step time."""
+    job = training(request)
+    if isinstance(job, Unpredicted):
+        return None
+    trained = tuple(group for group in request.groups if not job.groups or group.name in job.groups)
+    balanced = request.policy == "balanced" and any(group.costs for group in request.groups)
+    return _Job(snapshot, request, job, trained, costs_of(snapshot) if balanced else None)
+
+
+def stands_first(request: Request) -> bool:
+    """Whether the step's figure stands above the preference list, or the cost."""
+    return request.policy in ("fastest", "balanced") or not _listed(request)
+
+
+def _listed(request: Request) -> bool:
+    return any(group.preferred or group.costs for group in request.groups)
 
 
 def _search(job: _Job, question: Request, classes: Sequence[_Class], budget: Budget, *, listed: bool) -> list[_Seen]:
@@ -121,7 +136,7 @@ def _search(job: _Job, question: Request, classes: Sequence[_Class], budget: Bud
         if top.answer is None:
             return seen
         least_preference = top.answer.objective.terms[0].value
-        found = _figure(job, top.answer)
+        found = figure_of(job, top.answer)
     for _ in range(SOLVES_MAX):
         open_ = [each for each in seen if not each.asked and each.least <= found]
         if not open_:
@@ -135,7 +150,7 @@ def _search(job: _Job, question: Request, classes: Sequence[_Class], budget: Bud
                 mine.least = FIGURE_MAX  # nothing of it is as far up the list
             mine.answer = None
             continue
-        found = min(found, _figure(job, mine.answer))
+        found = min(found, figure_of(job, mine.answer))
     return seen
 
 
@@ -169,7 +184,7 @@ def _solved(job: _Job, question: Request, of: _Class, budget: Budget) -> Placeme
     return job.solved[key]
 
 
-def _figure(job: _Job, placement: Placement) -> float:
+def figure_of(job: _Job, placement: Placement) -> float:
     """The step's time, µs, or what it costs; inf where the step of this placement cannot be predicted."""
     known = job.figures.get(id(placement))
     if known is None:
@@ -382,7 +397,7 @@ def _choose(job: _Job, question: Request, seen: Sequence[_Seen], budget: Budget,
     """The best of what was found, with the step time among its terms; None where no step time is known."""
     least = min(each.least for each in seen)
     found = [each.answer for each in seen if each.answer is not None]
-    figure = min((_figure(job, answer) for answer in found), default=math.inf)
+    figure = min((figure_of(job, answer) for answer in found), default=math.inf)
     if figure == math.inf:
         return None
     # All classes in which something may step as fast: the best of their questions is the best of all that do, if it does.
@@ -399,16 +414,15 @@ def _choose(job: _Job, question: Request, seen: Sequence[_Seen], budget: Budget,
     answers += found if question is job.order else [_remeasured(job, answer) for answer in found]
     chosen = min(answers, key=lambda answer: (_key(job, answer, first=first), answer.objective.value))
     own = chosen.objective
-    proven = _figure(job, chosen) == least and bound is not None and own.value <= bound and own.optimal
-    name = STEP if job.costs is None else STEP_COST
-    objective = _with_step(
-        name, own, int(_figure(job, chosen)), least, 0.0 if bound is None else bound, proven, first=first
+    proven = figure_of(job, chosen) == least and bound is not None and own.value <= bound and own.optimal
+    objective = with_step(
+        job, own, int(figure_of(job, chosen)), least, 0.0 if bound is None else bound, proven, first=first
     )
     return replace(chosen, objective=objective)
 
 
 def _key(job: _Job, answer: Placement, *, first: bool) -> tuple[float, float]:
-    preference, figure = answer.objective.terms[0].value, _figure(job, answer)
+    preference, figure = answer.objective.terms[0].value, figure_of(job, answer)
     return (figure, preference) if first else (preference, figure)
 
 
@@ -421,12 +435,13 @@ def _remeasured(job: _Job, answer: Placement) -> Placement:
     terms = (replace(own.terms[0], value=float(steps)), *own.terms[1:])
     value = own.value + own.terms[0].weight * (steps - own.terms[0].value)
     changed = replace(answer, objective=Objective(value, below(0.0, value, proven=False), terms))
-    job.figures[id(changed)] = changed, _figure(job, answer)
+    job.figures[id(changed)] = changed, figure_of(job, answer)
     return changed
 
 
-def _with_step(name: str, own: Objective, figure: int, least: int, bound: float, proven: bool, *, first: bool) -> Objective:
+def with_step(job: _Job, own: Objective, figure: int, least: int, bound: float, proven: bool, *, first: bool) -> Objective:
     """The terms with the step's figure put in; weights grow so that the order holds."""
+    name = STEP if job.costs is None else STEP_COST
     preference, rest = own.terms[0], own.terms[1:]
     unit = preference.weight  # one more than all later terms can reach
     if first:

@@ -21,6 +21,8 @@
 Pipeline stages that are alike are one group to all this (chains.py): the counts promise a spread, gridmap.py says which instance is
 which, and where it does not reach what was promised, the promise is the bound, and identities.py solves small jobs exactly.
 
+Where some ranks stay (a repair), repair.py places the others by trying: they are few, and the rest of the gang is given.
+
 The limit is deterministic. A search that it cuts answers with its best placement and an honest gap, or with Undecided.
 """
 
@@ -48,11 +50,15 @@ from fmsched.place.staged import promised
 def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
     """The best placement of the request, or why there is none. Same snapshot, same answer.
 
-    Raises ValueError for a request that asks for nothing: no groups, no replicas, or a group without GPUs.
+    Raises ValueError for a request that asks for nothing (no groups, no replicas, or a group without GPUs), or keeps parts of instances.
     """
     if not request.groups or request.replicas < 1 or any(group.gpus < 1 for group in request.groups):
         raise ValueError(
             f"job {request.job}: {request.replicas} replicas of {[group.gpus for group in request.groups]} GPUs ask for nothing"
+        )
+    if request.spares and request.kept:
+        raise ValueError(
+            f"job {request.job}: spares: found {request.spares} beside {len(request.kept)} kept ranks; allowed: one of the two"
         )
     if request.spares:
         verdict = solve(snapshot, replace(widened(request), spares=0), budget)
@@ -60,6 +66,8 @@ def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
             return _refusal(snapshot, widened(request), budget)
         return flagged(request, verdict) if isinstance(verdict, Placement) else verdict
     question = by_policy(snapshot, request)
+    if request.kept:
+        return _kept(snapshot, request, question, budget)
     if request.work is not None:
         from fmsched.place.fastest import fastest
 
@@ -68,6 +76,15 @@ def solve(snapshot: Snapshot, request: Request, budget: Budget) -> Verdict:
         found = best(snapshot, question, budget)
     if found is None:
         return _refusal(snapshot, request, budget)
+    return in_full(snapshot, question, found) if isinstance(found, Placement) and question is not request else found
+
+
+def _kept(snapshot: Snapshot, request: Request, question: Request, budget: Budget) -> Verdict:
+    from fmsched.place.repair import refusal, repaired
+
+    found = repaired(snapshot, question, budget)
+    if found is None:
+        return refusal(snapshot, request, budget)
     return in_full(snapshot, question, found) if isinstance(found, Placement) and question is not request else found
 
 

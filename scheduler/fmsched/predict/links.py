@@ -100,9 +100,15 @@ class Links:
             shapes.setdefault(id(topology.nodes[i].shape), len(shapes))
         # By identity: a shape is shared by its nodes, and its hash is dear.
         self._shape: Ints = np.array([shapes[id(topology.nodes[i].shape)] for i in self._node.tolist()], dtype=np.int64)
-        self._pcie = {int(i): _pcie(topology.nodes[i].shape) for i in np.unique(self._node)}
+        rates = {number: _pcie(topology.nodes[int(self._node[at])].shape) for number, at in self._one_of_each_shape()}
+        self._pcie = {int(i): rates[int(number)] for i, number in zip(self._node, self._shape, strict=True)}
         self._rates: dict[tuple[int, tuple[int, ...]], float] = {}
         self._paths: dict[bytes, tuple[float, int, int, int]] = {}
+
+    def _one_of_each_shape(self) -> list[tuple[int, int]]:
+        """(number of the shape, position of a rank on it)."""
+        numbers, first = np.unique(self._shape, return_index=True)
+        return list(zip(numbers.tolist(), first.tolist(), strict=True))
 
     def spans(self, groups: Ints) -> dict[Span, Weakest]:
         """Every way in which the groups lie (a row of rank positions each, two or more), with the weakest of its links.
