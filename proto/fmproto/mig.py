@@ -128,6 +128,62 @@ def free_counts(key: str, existing: Sequence[tuple[str, int]] = ()) -> Mapping[s
     return {profile.name: _count(known, profile, existing) for profile in known.profiles}
 
 
+def set_fault(key: str, names: Sequence[str]) -> str:
+    """Why instances of these names cannot be on one GPU of a catalogue key together, wherever they start; empty: they can.
+
+    Compute instances ("1c.3g.71gb") share GPU instances as long as its compute slices suffice. Nothing is said of a key without geometry.
+    """
+    known = geometry(key)
+    if known is None:
+        return ""
+    found: list[MigProfile] = []
+    parts: dict[str, list[int]] = {}
+    for name in names:
+        parsed = parse_profile(name)
+        profile = known.named(parsed.gpu_instance) if parsed is not None else None
+        profile = known.named(name) if profile is None else profile
+        if profile is None:
+            return f"found {name[:64]!r}; allowed on {key}: {', '.join(each.name for each in known.profiles)}"
+        if parsed is not None and parsed.compute_instance_slices:
+            parts.setdefault(profile.name, []).append(parsed.compute_instance_slices)
+        else:
+            found.append(profile)
+    for name, slices in parts.items():
+        shared = next(profile for profile in known.profiles if profile.name == name)
+        found += [shared] * _instances_for(slices, shared.compute_slices)
+    limit = known.compute_slices
+    if sum(profile.compute_slices for profile in found) <= limit and _fit(_Taken(known, ()), tuple(found)):
+        return ""
+    counts = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    return f"found {counts}; allowed: instances that fit on one {key} together ({limit} compute slices, {known.memory_slices} of memory)"
+
+
+def _instances_for(slices: Sequence[int], each: int) -> int:
+    """GPU instances of `each` compute slices that hold compute instances of these slices. First fit by falling size is exact here: up
+    to 3 slices always, and of the bigger profiles one instance at most fits on a GPU, so that only one or more than one matters.
+    """
+    left: list[int] = []
+    for size in sorted(slices, reverse=True):
+        place = next((i for i, room in enumerate(left) if room >= size), None)
+        if place is None:
+            left.append(each - size)
+        else:
+            left[place] -= size
+    return len(left)
+
+
+def _fit(taken: _Taken, todo: tuple[MigProfile, ...]) -> bool:
+    """Tries every start. Small: compute slices bound `todo` to as many instances as the GPU has slices."""
+    if not todo:
+        return True
+    for start in taken.starts(todo[0]):
+        after = taken.copy()
+        after.add(todo[0], start)
+        if _fit(after, todo[1:]):
+            return True
+    return False
+
+
 class _Taken:
     """What the instances on one GPU take. `existing` is checked while it is taken up, so it never has more than fit on a GPU."""
 
@@ -158,6 +214,12 @@ class _Taken:
         return tuple(
             start for start in profile.starts if self.memory.isdisjoint(range(start, start + profile.memory_slices))
         )
+
+    def copy(self) -> _Taken:
+        other = _Taken(self.geometry, ())
+        other.memory, other.instances = set(self.memory), dict(self.instances)
+        other.compute, other.media_engines, other.media_extension = self.compute, self.media_engines, self.media_extension
+        return other
 
     def add(self, profile: MigProfile, start: int) -> None:
         self.memory.update(range(start, start + profile.memory_slices))

@@ -10,6 +10,7 @@ from importlib import resources
 
 from fmproto import gpus
 from fmproto.fields import Faults, Fields, name_hint
+from fmproto.mig import set_fault
 from fmproto.yamltext import Limits, Scalar, Table, Tree, describe, join, load, shown
 
 GPUS_MAX = 64  # of one node
@@ -153,6 +154,8 @@ def _read_cards(fields: Fields) -> tuple[GpuType, ...]:
     card = gpu_type(name, given_gb, family, mig)
     if name and not card.memory_gb and not fields.has("memoryGB"):
         fields.faults.add(fields.line, fields.at("memoryGB"), f"found nothing; allowed: the memory of {shown(name)}, in GB")
+    if mig and len(mig) <= MIG_MAX and (fault := set_fault(card.model, mig)):
+        fields.faults.add(fields.line_of("mig"), fields.at("mig"), fault)
     return (card,) * count
 
 

@@ -7,6 +7,8 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fmproto.mig import set_fault
+from fmproto.nodetypes import gpu_type
 from fmproto.yamltext import Fault
 from fmsched.topology.clusterfile import ClusterFile, parse, to_snapshot
 from fmsched.topology.clustertext import write, write_json
@@ -19,12 +21,13 @@ figures = st.floats(0.5, 1000).map(lambda value: round(value, 3)) | st.integers(
 @st.composite
 def node_types(draw: st.DrawFn) -> dict[str, object]:
     count = draw(st.integers(0, 4))
-    card = {
-        "model": draw(st.sampled_from(["NVIDIA H100 80GB HBM3", "L40S", "Odd One 7", "???"])),
-        "memoryGB": draw(figures | st.just(0)),
-    }
+    model = draw(st.sampled_from(["NVIDIA H100 80GB HBM3", "L40S", "Odd One 7", "???"]))
+    memory_gb = draw(figures | st.just(0))
+    card: dict[str, object] = {"model": model, "memoryGB": memory_gb}
     if draw(st.booleans()):
-        card["mig"] = draw(st.lists(st.sampled_from(["1g.10gb", "1g.10gb+me", "1c.3g.71gb"]), max_size=3))
+        names = draw(st.lists(st.sampled_from(["1g.10gb", "1g.10gb+me", "1c.3g.71gb"]), max_size=3))
+        key = gpu_type(model, memory_gb).model
+        card["mig"] = [] if set_fault(key, names) else names
     gpus = {**card, "count": count} if count else []
     kind: dict[str, object] = {"gpus": gpus, "cpus": draw(st.integers(0, 512)), "memoryGB": draw(figures)}
     pairs = [f"{i}-{j}" for i in range(count) for j in range(i + 1, count)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -27,6 +27,7 @@ from fmproto.mig import (
     parse_profile,
     possible,
     profiles,
+    set_fault,
 )
 from tests.support.shared_data import shared
 
@@ -389,3 +390,34 @@ def test_every_configuration_of_mig_parted_can_be_cut() -> None:
             count[path.name] += 1
             assert any(can_be_cut(kind, devices) for kind in geometries()), (path.name, devices)
     assert len(count) == 3 and sum(count.values()) > 150
+
+
+@settings(deadline=None)
+@given(st.sampled_from(sorted(KINDS.values())), st.data())
+def test_a_set_of_names_is_refused_exactly_when_no_starts_exist(key: str, data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from([profile.name for profile in profiles(key)]), max_size=5))
+    kind = geometry(key)
+    assert kind is not None
+    assert (set_fault(key, names) == "") == can_be_cut(kind, Counter(names))
+
+
+@pytest.mark.parametrize(
+    ("names", "fits_together"),
+    [
+        (["7g.80gb"], True),
+        (["1g.10gb"] * 7, True),
+        (["1g.10gb"] * 8, False),
+        (["3g.40gb", "3g.40gb", "1g.10gb"], False),  # no memory slice is left, though a compute slice is
+        (["1c.3g.40gb"] * 6, True),  # three in each of two GPU instances
+        (["1c.3g.40gb"] * 7, False),
+        (["2c.3g.40gb"] * 3, False),  # two do not fit into three slices
+        (["1c.7g.80gb"] * 7, True),
+        (["4c.7g.80gb"] * 2, False),
+        (["1g.10gb+me", "1g.10gb+me"], False),
+        (["1g.5gb"], False),
+        (["1g.10gb"] * 64, False),
+    ],
+)
+def test_sets_of_instances_on_an_h100(names: list[str], fits_together: bool) -> None:
+    assert (set_fault("H100-SXM5-80GB", names) == "") == fits_together
+    assert set_fault("no such key", names) == ""

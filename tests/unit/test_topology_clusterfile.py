@@ -335,6 +335,18 @@ FAULTS = {
         "nodeTypes.t.gpus.mig[1]",
         "found 'half'; allowed: a list of MIG profiles, such as 1g.10gb",
     ),
+    "MIG instances that do not fit together": (
+        NODES + "nodeTypes: {t: {gpus: {model: H100-SXM5-80GB, mig: [4g.40gb, 4g.40gb]}}}\n",
+        5,
+        "nodeTypes.t.gpus.mig",
+        "found 2 x 4g.40gb; allowed: instances that fit on one H100-SXM5-80GB together (7 compute slices, 8 of memory)",
+    ),
+    "MIG profile of another model": (
+        NODES + "nodeTypes: {t: {gpus: {model: A30, mig: [3g.40gb]}}}\n",
+        5,
+        "nodeTypes.t.gpus.mig",
+        "found '3g.40gb'; allowed on A30: 1g.6gb, ",
+    ),
     "link layer": (
         NODES + "nodeTypes: {t: {base: l40s-8, hcas: [{name: a, rateGbps: 1, linkLayer: Ethernett}]}}\n",
         5,

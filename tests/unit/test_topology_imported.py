@@ -173,6 +173,14 @@ def test_an_unknown_name_keeps_what_is_said_of_it() -> None:
     assert (gpu.name, gpu.model, gpu.family, gpu.memory_gb) == ("NVIDIA Z9000 Ultra", "", "z9000", 98.0)
 
 
+def test_mig_instances_that_cannot_be_together_are_a_problem() -> None:
+    mig = tuple(MigFound("3g.40gb") for _ in range(3))
+    cluster = made(dump("n1.txt", GpuFound(0, H100, A, mig_enabled=True, mig=mig)))
+    assert [gpu.mig for gpu in kind_of(cluster).gpus] == [()]
+    [why] = whys(cluster)
+    assert why.startswith("GPU 0: MIG: found 3 x 3g.40gb; allowed: ") and why.endswith(". Its instances are set aside")
+
+
 def test_mig_instances_are_kept_and_the_gpu_is_not_granted_whole() -> None:
     mig = (MigFound("3g.40gb"), MigFound("1g.10gb+me"), MigFound("strange"))
     cluster = made(dump("n1.txt", GpuFound(0, H100, A, mig_enabled=True, mig=mig), GpuFound(1, H100, B, mig_enabled=False)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from fmproto import gpus as catalogue
 from fmproto.described import GPU_UUID
+from fmproto.mig import set_fault
 from fmproto.nodetypes import GPUS_MAX, MIG_PROFILE, GpuType, gpu_type
 from fmsched.topology.imported_names import Notes
 from fmsched.topology.readers.found import GpuFound, NodeFound
@@ -170,7 +171,11 @@ def type_of(gpu: GpuFound, file: str, notes: Notes) -> GpuType:
                 file, f"GPU {gpu.index}: MIG {odd}", "no profile; allowed: such as 1g.10gb. The instance is set aside"
             )
     unknown = f"AMD {UNKNOWN}" if gpu.vendor == "amd" else UNKNOWN
-    return gpu_type(name if facts else unknown, memory_gb, mig=mig)
+    card = gpu_type(name if facts else unknown, memory_gb, mig=mig)
+    if mig and (fault := set_fault(card.model, mig)):
+        notes.add(file, f"GPU {gpu.index}: MIG", f"{fault}. Its instances are set aside")
+        return replace(card, mig=())
+    return card
 
 
 def uuid_allowed(uuid: str) -> bool:
