@@ -23,6 +23,7 @@ def _broken(seed: int) -> tuple[Snapshot, Request] | None:
     """A placed gang that lost one or two instances, whose GPUs are sick, shut, held or free now; None: not placed, or nothing stays."""
     rng = Random(seed)
     snapshot, request = random_cases.case(rng)
+    request = replace(request, spares=0)  # spares beside ranks that stay are refused
     verdict = solve(snapshot, request, Budget(explain_solves_max=0))
     if not isinstance(verdict, Placement):
         return None
