@@ -23,7 +23,7 @@ demo: $(STAMP) ## the main job, end to end, on described hardware; ends by itsel
 
 test: $(STAMP) ## lint, types, and every test that ends in minutes
 	@$(MAKE) --no-print-directory lint types
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile -m "not slow and not gpu"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not gpu"
 
 test-slow: $(STAMP) ## the tests that take minutes each
 	@$(BIN)/python -m pytest -q -m slow --timeout 900

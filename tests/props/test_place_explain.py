@@ -17,7 +17,7 @@ from fmsched.place.solve import solve
 from tests.support import random_cases
 
 SEEDS_PER_BATCH = 60
-BATCHES = 5
+BATCHES = 3
 COUNTS = ("replicas", "GPU count")
 RATES = {"minInfiniBandBandwidthGbps": "min_link_gbps", "reserveBandwidthGbps": "reserve_gbps"}
 Case = Callable[[Random], tuple[Snapshot, Request]]

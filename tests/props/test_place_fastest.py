@@ -19,7 +19,7 @@ from fmsched.predict import Unpredicted
 from tests.support import brute, random_cases
 
 SEEDS_PER_BATCH = 60
-BATCHES = 6
+BATCHES = 2
 
 
 def _case(seed: int) -> tuple[Snapshot, Request]:

@@ -16,7 +16,7 @@ from fmsched.place.solve import solve
 from tests.support import brute, random_cases
 
 SEEDS_PER_BATCH = 100
-BATCHES = 6
+BATCHES = 2
 
 
 def _broken(seed: int) -> tuple[Snapshot, Request] | None:
