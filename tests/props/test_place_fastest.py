@@ -10,7 +10,7 @@ import pytest
 from fmsched.model.job import GroupKind, Request
 from fmsched.model.placement import Budget, Placement
 from fmsched.model.snapshot import Snapshot
-from fmsched.model.work import Work
+from fmsched.model.work import ModelSizes, Work
 from fmsched.place import fastest
 from fmsched.place.check import check
 from fmsched.place.forecast import training
@@ -32,7 +32,7 @@ def _case(seed: int) -> tuple[Snapshot, Request]:
         tensor = rng.choice([n for n in (1, 2, 3, 4) if gpus % n == 0])
         degrees = (tensor, 1, gpus // tensor, 1, 1)
     model = rng.choice(["llama-3-8b", "llama-3-70b", "gpt2", "mixtral-8x7b"])
-    work = Work(model, sequence_length=rng.choice([512, 4096]), degrees=degrees)
+    work = Work(model, ModelSizes(sequence_length=rng.choice([512, 4096])), degrees)
     policy = rng.choice(["", "", "fastest", "cheapest", "balanced"])
     return snapshot, replace(request, work=work, policy=policy)
 

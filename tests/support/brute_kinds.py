@@ -21,7 +21,7 @@ FLOORS = {
     "NVLink aggregate asked": 10, "hops capped": 200, "link rate asked": 200, "anti-affinity": 50,
     "kind TensorParallel": 200, "kind DataParallel": 150, "kind PipelineParallel": 150, "kind ExpertParallel": 60,
     "kind Auxiliary": 60,
-    "reservation on links": 0, "links reserved already": 0, "measured link load": 0, "MIG": 0, "spares": 0,
+    "reservation on links": 0, "links reserved already": 0, "measured link load": 0, "spares": 0,
     "answer: placed": 300, "answer: not now": 50, "answer: never": 50,
 }  # fmt: skip
 
@@ -97,7 +97,6 @@ def _group(group: ResourceGroup) -> Iterator[str]:
         "NVLink links asked": group.min_nvlink_links > 0,
         "NVLink aggregate asked": group.min_nvlink_aggregate_gbytes_per_s > 0,
         "anti-affinity": bool(group.apart),
-        "MIG": bool(group.mig),
         "hops capped": reach is not None and reach.max_hops is not None,
         "link rate asked": reach is not None and reach.min_link_gbps > 0,
         "reservation on links": reach is not None and reach.reserve_gbps > 0,

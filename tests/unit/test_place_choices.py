@@ -8,7 +8,7 @@ from fmclient.cli.plan import choice_lines
 from fmsched.model.job import Request
 from fmsched.model.placement import Budget, Placement
 from fmsched.model.snapshot import Snapshot
-from fmsched.model.work import Work
+from fmsched.model.work import ModelSizes, Work
 from fmsched.place.choices import HORIZON_S, Option, options, options_json
 from fmsched.place.forecast import forecast
 from fmsched.place.solve import solve
@@ -16,7 +16,7 @@ from fmsched.predict import Predicted
 from tests.support import clusters
 from tests.support.clusters import HGX_A100, HGX_H100, group
 
-WORK = Work(model="llama-3-8b", global_batch=64, degrees=(8, 1, 2, 1, 1))
+WORK = Work("llama-3-8b", ModelSizes(global_batch=64), (8, 1, 2, 1, 1))
 
 
 def cluster() -> Snapshot:

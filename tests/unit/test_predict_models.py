@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from fmsched.predict import GivenSizes, Model, Unpredicted, known_models, model_of
-from fmsched.predict.sizes import NOTHING_GIVEN, published_parameters
+from fmsched.model.work import NOTHING_GIVEN, ModelSizes
+from fmsched.predict import Model, Unpredicted, known_models, model_of
+from fmsched.predict.sizes import published_parameters
 
 PUBLISHED_WITHIN = 0.02
 
 
-def found(name: str, given: GivenSizes = NOTHING_GIVEN) -> tuple[Model, tuple[str, ...]]:
+def found(name: str, given: ModelSizes = NOTHING_GIVEN) -> tuple[Model, tuple[str, ...]]:
     answer = model_of(name, given)
     assert not isinstance(answer, Unpredicted), answer
     return answer
@@ -69,13 +70,13 @@ def test_what_a_causal_model_masks_is_not_computed() -> None:
 
 
 def test_given_sequence_and_vocabulary_change_a_known_model() -> None:
-    model, assumed = found("llama3-8b", GivenSizes(sequence_length=131072, vocabulary=32000, parameters=8e9))
+    model, assumed = found("llama3-8b", ModelSizes(sequence_length=131072, vocabulary=32000, parameters=8e9))
     assert (model.sequence, model.vocabulary, model.hidden) == (131072, 32000, 4096)
     assert assumed == ()
 
 
-@pytest.mark.parametrize("given", [GivenSizes(layers=20), GivenSizes(hidden_size=5000), GivenSizes(parameters=20e9)])
-def test_other_sizes_are_another_model(given: GivenSizes) -> None:
+@pytest.mark.parametrize("given", [ModelSizes(layers=20), ModelSizes(hidden_size=5000), ModelSizes(parameters=20e9)])
+def test_other_sizes_are_another_model(given: ModelSizes) -> None:
     model, assumed = found("llama3-8b", given)
     assert model.layers == (given.layers or model.layers)
     assert model.hidden == (given.hidden_size or model.hidden)
@@ -91,12 +92,12 @@ def test_a_size_in_an_unknown_name_is_taken_and_told() -> None:
 @pytest.mark.parametrize("parameters", [1e8, 1e9, 7e9, 120e9, 2e12])
 @pytest.mark.parametrize("experts", [0, 8, 64])
 def test_a_number_of_parameters_alone_is_laid_out_to_that_sum(parameters: float, experts: int) -> None:
-    model, _ = found("ours", GivenSizes(parameters=parameters, experts=experts, vocabulary=32000))
+    model, _ = found("ours", ModelSizes(parameters=parameters, experts=experts, vocabulary=32000))
     assert model.parameters == pytest.approx(parameters, rel=0.25)
 
 
 def test_all_sizes_given_leave_little_to_assume() -> None:
-    given = GivenSizes(405e9, 126, 16384, 128, 128256, 8192)
+    given = ModelSizes(405e9, 126, 16384, 128, 128256, 8192)
     model, assumed = found("ours", given)
     assert model.parameters == pytest.approx(405e9, rel=0.01)
     assert assumed == ()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fmsched.model.hardware import NodeShape
 from fmsched.model.job import GroupKind, ResourceGroup
-from fmsched.predict import Degrees, GivenSizes, Predicted, Training, Unpredicted, predict, predicted_json, training_of
+from fmsched.model.work import ModelSizes
+from fmsched.predict import Degrees, Predicted, Training, Unpredicted, predict, predicted_json, training_of
 from tests.support.clusters import A100, DGX_1V, H100, HGX_A100, HGX_H100, L40S_BOX, shape
 from tests.support.predicting import SMALL, TINY_MOE, cluster, equal, foreseen, node, on, packed
 
@@ -167,7 +168,7 @@ def test_whatever_a_manifest_says_ends_in_finite_figures_or_a_reason(
     name: str, parameters: float, counts: tuple[int, ...], tensor: int
 ) -> None:
     layers, hidden, heads, vocabulary, sequence, experts = counts
-    given_sizes = GivenSizes(parameters, layers, hidden, heads, vocabulary, sequence, experts)
+    given_sizes = ModelSizes(parameters, layers, hidden, heads, vocabulary, sequence, experts)
     groups = [ResourceGroup("cells", GroupKind.TENSOR_PARALLEL, tensor)]
     job = training_of(groups, 8 // tensor, name, given_sizes)
     topology = equal(HGX_H100, 1)

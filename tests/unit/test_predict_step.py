@@ -12,7 +12,8 @@ import pytest
 from fmsched.model.hardware import GpuSpec
 from fmsched.model.job import GroupKind, ResourceGroup
 from fmsched.model.placement import RankPlacement
-from fmsched.predict import Degrees, GivenSizes, Overlap, Training, Unpredicted, predict, predicted_json, training_of
+from fmsched.model.work import ModelSizes
+from fmsched.predict import Degrees, Overlap, Training, Unpredicted, predict, predicted_json, training_of
 from fmsched.predict.groups import CONTEXT, EXPERT, REPLICA, TENSOR, along, mesh_of, neighbours
 from fmsched.predict.step import ATTAINABLE
 from tests.support.clusters import H100, HGX_A100, HGX_H100, shape
@@ -280,7 +281,7 @@ def test_given_degrees_are_taken_where_they_fit() -> None:
     ],
 )
 def test_a_job_that_says_too_little_is_told(groups: list[ResourceGroup], name: str, reason: str) -> None:
-    found = training_of(groups, 1, name, GivenSizes())
+    found = training_of(groups, 1, name, ModelSizes())
     assert isinstance(found, Unpredicted)
     assert reason in found.reason
 

@@ -6,7 +6,8 @@ import re
 
 from fmproto.fields import Fields, nearest
 from fmproto.yamltext import Items, Scalar, Table, Tree, describe, join
-from fmsched.manifest.job import DEFAULT_PRIORITY_CLASS, PRIORITIES, Checkpoint, ModelSizes, Parallelism, Template
+from fmsched.manifest.job import DEFAULT_PRIORITY_CLASS, PRIORITIES, Checkpoint, Parallelism, Template
+from fmsched.model.work import ModelSizes
 
 DEGREE_MAX = 100_000
 PRIORITY_MAX = 1_000_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fmproto.hostlist import expand
 from fmsched.model.hardware import JobId, NodeName
 from fmsched.model.job import Request, ResourceGroup
-from fmsched.model.work import Work
+from fmsched.model.work import NOTHING_GIVEN, ModelSizes, Work
 
 PRIORITIES = {"low": 100, "normal": 500, "high": 1000, "urgent": 2000}
 DEFAULT_PRIORITY_CLASS = "normal"
@@ -53,21 +53,6 @@ class Checkpoint:
     signal: str = ""
     grace_period_s: float = 0.0
     interval_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSizes:
-    """For the performance model. 0: not given."""
-
-    parameters: float = 0.0
-    layers: int = 0
-    hidden_size: int = 0
-    attention_heads: int = 0
-    vocabulary: int = 0
-    sequence_length: int = 0
-    experts: int = 0
-    micro_batch: int = 0
-    global_batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,23 +122,12 @@ def _names(ranges: tuple[str, ...]) -> frozenset[NodeName]:
 
 def work(manifest: Manifest) -> Work | None:
     """What is trained; None where the manifest names no model and gives no sizes."""
-    sizes = manifest.sizes or ModelSizes()
+    sizes = manifest.sizes or NOTHING_GIVEN
     if not manifest.model and not sizes.parameters and not sizes.layers:
         return None
     asked = manifest.parallelism
-    return Work(
-        model=manifest.model,
-        parameters=sizes.parameters,
-        layers=sizes.layers,
-        hidden_size=sizes.hidden_size,
-        attention_heads=sizes.attention_heads,
-        vocabulary=sizes.vocabulary,
-        sequence_length=sizes.sequence_length,
-        experts=sizes.experts,
-        micro_batch=sizes.micro_batch,
-        global_batch=sizes.global_batch,
-        degrees=(asked.tensor, asked.pipeline, asked.data, asked.expert, asked.context) if asked is not None else None,
-    )
+    degrees = (asked.tensor, asked.pipeline, asked.data, asked.expert, asked.context) if asked is not None else None
+    return Work(manifest.model, sizes, degrees)
 
 
 def summary(manifest: Manifest) -> tuple[SumLine, ...]:

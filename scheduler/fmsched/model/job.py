@@ -51,7 +51,6 @@ class ResourceGroup:
     reach: Reach | None = None
     min_nvlink_links: int = 0  # NVLink links that each GPU has to the others of its instance
     min_nvlink_aggregate_gbytes_per_s: float = 0.0  # over all GPUs of one instance together
-    mig: str = ""  # profile ("3g.40gb"): each rank gets one such instance instead of a whole GPU
     apart: str = ""  # "node", "leaf" or "pod": no two instances in one of these, each on one node; empty: no matter
     costs: tuple[tuple[str, int], ...] = ()  # by GPU model, above the cheapest allowed: place/price.py puts it for the list
     models: tuple[str, ...] = ()  # GPU models, names in order, that place/fastest.py narrows a question to; empty: any

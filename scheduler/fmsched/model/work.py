@@ -6,13 +6,9 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """0 and empty: not said. Sequences in tokens, batches in sequences.
+class ModelSizes:
+    """0: not given. Sequences in tokens, batches in sequences."""
 
-    degrees   tensor, pipeline, data, expert, context of `parallelism`; None: they follow from the groups
-    """
-
-    model: str = ""
     parameters: float = 0.0
     layers: int = 0
     hidden_size: int = 0
@@ -22,4 +18,15 @@ class Work:
     experts: int = 0
     micro_batch: int = 0
     global_batch: int = 0
+
+
+NOTHING_GIVEN = ModelSizes()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`model` empty: not named. degrees: tensor, pipeline, data, expert, context of `parallelism`; None: they follow from the groups."""
+
+    model: str = ""
+    sizes: ModelSizes = NOTHING_GIVEN
     degrees: tuple[int, int, int, int, int] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fmsched.model.fabric import Topology
 from fmsched.model.job import Request
 from fmsched.model.placement import Placement, Verdict
-from fmsched.predict import Degrees, GivenSizes, Predicted, Training, Unpredicted, predict, training_of
+from fmsched.predict import Degrees, Predicted, Training, Unpredicted, predict, training_of
 
 
 def training(request: Request) -> Training | Unpredicted:
@@ -13,17 +13,9 @@ def training(request: Request) -> Training | Unpredicted:
     work = request.work
     if work is None:
         return Unpredicted("the manifest names no model")
-    given = GivenSizes(
-        parameters=work.parameters,
-        layers=work.layers,
-        hidden_size=work.hidden_size,
-        attention_heads=work.attention_heads,
-        vocabulary=work.vocabulary,
-        sequence_length=work.sequence_length,
-        experts=work.experts,
-    )
     degrees = Degrees(*work.degrees) if work.degrees is not None else None
-    return training_of(request.groups, request.replicas, work.model, given, degrees, work.global_batch, work.micro_batch)
+    sizes = work.sizes
+    return training_of(request.groups, request.replicas, work.model, sizes, degrees, sizes.global_batch, sizes.micro_batch)
 
 
 def forecast(request: Request, topology: Topology, verdict: Verdict) -> Predicted | Unpredicted | None:

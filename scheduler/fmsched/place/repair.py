@@ -22,6 +22,7 @@ from fmsched.place.check import check
 from fmsched.place.hosts import mask_indices, static_of
 from fmsched.place.kept import Instance, given_back, lost
 from fmsched.place.measure import measure
+from fmsched.place.nodes import excluded
 from fmsched.place.objective import objective, preference_step, terms_max
 from fmsched.place.price import ruler_for
 from fmsched.place.problem import Problem, problem_of
@@ -161,10 +162,11 @@ def _cells(mine: _Repair, group: ResourceGroup, used: frozenset[GpuId]) -> Itera
     topology, request = mine.snapshot.topology, mine.request
     touched = {topology.index[gpu.node] for gpu in used}
     leaves = {static.leaf_of[node] for node in touched}
+    out = excluded(mine.snapshot, request)
     kinds: dict[Hashable, tuple[tuple[int, ...], int, int]] = {}
     for node, mask in enumerate(problem.masks):
         name = topology.nodes[node].name
-        if mask.bit_count() < group.gpus or _forbidden(request, name):
+        if mask.bit_count() < group.gpus or name in out:
             continue
         if node in touched:
             for gpu in used:
@@ -176,11 +178,6 @@ def _cells(mine: _Repair, group: ResourceGroup, used: frozenset[GpuId]) -> Itera
     for _, node, mask in sorted(kinds.values()):
         for gpus in _sets(mine, group, node, mask):
             yield tuple(GpuId(topology.nodes[node].name, i) for i in gpus)
-
-
-def _forbidden(request: Request, node: str) -> bool:
-    listed = request.allowed_nodes is None or node in request.allowed_nodes
-    return node in request.avoid_nodes or node in request.denied_nodes or not listed
 
 
 def _kind(mine: _Repair, node: int, mask: int, *, alone: bool) -> Hashable:

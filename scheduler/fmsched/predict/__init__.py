@@ -14,13 +14,12 @@ step.py      one training step
 from fmsched.predict.compare import Choice, compare
 from fmsched.predict.jobs import Degrees, Overlap, Training, training_of
 from fmsched.predict.report import choices_json, predicted_json
-from fmsched.predict.sizes import GivenSizes, Model, Unpredicted, known_models, model_of
+from fmsched.predict.sizes import Model, Unpredicted, known_models, model_of
 from fmsched.predict.step import GroupLink, Predicted, predict
 
 __all__ = [
     "Choice",
     "Degrees",
-    "GivenSizes",
     "GroupLink",
     "Model",
     "Overlap",

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fmsched.model.job import GroupKind, ResourceGroup
-from fmsched.predict.sizes import NOTHING_GIVEN, GivenSizes, Model, Unpredicted, model_of
+from fmsched.model.work import NOTHING_GIVEN, ModelSizes
+from fmsched.predict.sizes import Model, Unpredicted, model_of
 
 MICRO_BATCHES_PER_STAGE = 4  # where no batch is given: the bubble is then below 1/4 (arXiv:1811.06965 section 2.3)
 PRECISIONS = ("bf16", "fp8")
@@ -85,7 +86,7 @@ def training_of(
     groups: Sequence[ResourceGroup],
     replicas: int,
     name: str,
-    given: GivenSizes = NOTHING_GIVEN,
+    given: ModelSizes = NOTHING_GIVEN,
     degrees: Degrees | None = None,
     global_batch: int = 0,
     micro_batch: int = 0,

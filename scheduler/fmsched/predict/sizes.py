@@ -15,6 +15,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from fmsched.model.work import NOTHING_GIVEN, ModelSizes
+
 NAME_MAX = 256  # characters of a model's name that are looked at
 PARAMETERS_AGREE = 0.10  # a given number of parameters this near the catalogue's is the same model
 HIDDEN_PER_LAYER = 128  # hidden = 128 × layers: GPT-3 175B has 128, Llama 3 405B 130, Llama 3 70B 102
@@ -140,22 +142,6 @@ class Model:
         return 3.0 * (self.layer_flops + self.head_flops)
 
 
-@dataclass(frozen=True, slots=True)
-class GivenSizes:
-    """What a manifest's `model` may say. 0: not given. The names are those of fmsched.manifest.job.ModelSizes."""
-
-    parameters: float = 0.0
-    layers: int = 0
-    hidden_size: int = 0
-    attention_heads: int = 0
-    vocabulary: int = 0
-    sequence_length: int = 0
-    experts: int = 0
-
-
-NOTHING_GIVEN = GivenSizes()
-
-
 def known_models() -> Mapping[str, Model]:
     """The catalogue, by key, in the order of the file."""
     return _catalogue()
@@ -166,7 +152,7 @@ def published_parameters(key: str) -> float:
     return float(_rows()[key]["published_parameters"])
 
 
-def model_of(name: str, given: GivenSizes = NOTHING_GIVEN) -> tuple[Model, tuple[str, ...]] | Unpredicted:
+def model_of(name: str, given: ModelSizes = NOTHING_GIVEN) -> tuple[Model, tuple[str, ...]] | Unpredicted:
     """The model that a name, given sizes, or both speak of; and what had to be assumed, in words.
 
     A known name decides, unless a given size says that it is another model; given vocabulary and sequence length are taken in
@@ -184,7 +170,7 @@ def model_of(name: str, given: GivenSizes = NOTHING_GIVEN) -> tuple[Model, tuple
     return _laid_out(name, given)
 
 
-def _another(base: Model, given: GivenSizes) -> bool:
+def _another(base: Model, given: ModelSizes) -> bool:
     pairs = ((given.layers, base.layers), (given.hidden_size, base.hidden), (given.experts, base.experts))
     if any(size and size != known for size, known in pairs):
         return True
@@ -193,7 +179,7 @@ def _another(base: Model, given: GivenSizes) -> bool:
     return bool(given.parameters) and abs(given.parameters / base.parameters - 1) > PARAMETERS_AGREE
 
 
-def _laid_out(name: str, given: GivenSizes) -> tuple[Model, tuple[str, ...]] | Unpredicted:
+def _laid_out(name: str, given: ModelSizes) -> tuple[Model, tuple[str, ...]] | Unpredicted:
     assumed: list[str] = []
     parameters = given.parameters
     layers, hidden = given.layers, given.hidden_size

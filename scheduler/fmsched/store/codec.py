@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import Iterable
 
@@ -28,7 +29,7 @@ from fmsched.model.record import (
     Status,
 )
 from fmsched.model.snapshot import HostShare
-from fmsched.model.work import Work
+from fmsched.model.work import ModelSizes, Work
 
 DEGREES = 5
 FABRIC_PLAIN_BYTES_MAX = 256 << 10
@@ -234,11 +235,8 @@ def spec_of(message: pb.JobSpec) -> Spec:
     )
 
 
-# Of Work, by the same name in both; degrees are five numbers.
-_WORK = (
-    "model", "parameters", "layers", "hidden_size", "attention_heads", "vocabulary", "sequence_length", "experts", "micro_batch",
-    "global_batch",
-)  # fmt: skip
+# By the same name in the message and in ModelSizes.
+_SIZES = tuple(each.name for each in dataclasses.fields(ModelSizes))
 
 
 def work_of(message: pb.Work) -> Work:
@@ -246,11 +244,12 @@ def work_of(message: pb.Work) -> Work:
     if len(message.degrees) == DEGREES:
         tensor, pipeline, data, expert, context = message.degrees
         degrees = tensor, pipeline, data, expert, context
-    return Work(**{name: getattr(message, name) for name in _WORK}, degrees=degrees)
+    return Work(message.model, ModelSizes(**{name: getattr(message, name) for name in _SIZES}), degrees)
 
 
 def work_message(work: Work) -> pb.Work:
-    return pb.Work(**{name: getattr(work, name) for name in _WORK}, degrees=work.degrees or ())
+    sizes = {name: getattr(work.sizes, name) for name in _SIZES}
+    return pb.Work(model=work.model, degrees=work.degrees or (), **sizes)
 
 
 def why_message(why: Why) -> pb.Why:
