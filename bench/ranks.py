@@ -37,7 +37,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from bench.arguments import add_output, parsed, share, whole
 from bench.baselines import METHODS
 from bench.pictures import pyplot
 from bench.slurm import quantile
@@ -371,22 +371,27 @@ def draw(samples: Sequence[Sample], jobs: Sequence[tuple[int, int]], path: Path)
     figure.savefig(path, dpi=120, bbox_inches="tight")
 
 
+def degrees(text: str) -> list[tuple[int, int]]:
+    """Pairs such as 8x4, separated by commas."""
+    pairs = [part.split("x") for part in text.split(",")]
+    if any(len(pair) != 2 for pair in pairs):
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: DPxPP, such as 8x4, separated by commas")
+    return [(whole()(dp), whole()(pp)) for dp, pp in pairs]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.ranks", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pods", type=int, default=5)
-    parser.add_argument("--leaves", type=int, default=15, help="of a pod")
-    parser.add_argument("--nodes-per-leaf", type=int, default=16)
-    parser.add_argument("--busy", type=float, default=0.5)
-    parser.add_argument("--jobs", default="8x4,4x8,16x4,8x8,32x4,16x8", help="DPxPP, of TP 8")
-    parser.add_argument("--patterns", type=int, default=2, help="of busy GPUs")
+    parser.add_argument("--pods", type=whole(), default=5)
+    parser.add_argument("--leaves", type=whole(), default=15, help="of a pod")
+    parser.add_argument("--nodes-per-leaf", type=whole(), default=16)
+    parser.add_argument("--busy", type=share, default=0.5)
+    parser.add_argument("--jobs", type=degrees, default="8x4,4x8,16x4,8x8,32x4,16x8", help="DPxPP, of TP 8")
+    parser.add_argument("--patterns", type=whole(), default=2, help="of busy GPUs")
     parser.add_argument("--limit", type=float, default=Budget().deterministic_s, help="deterministic seconds of one solve")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--picture", type=Path, nargs="?", const=Path("bench-ranks.png"))
-    parser.add_argument("--json", action="store_true", help="one object at the end")
-    args = parser.parse_args()
-    if args.picture and find_spec("matplotlib") is None:
-        parser.error("--picture needs matplotlib")
-    jobs = [(int(dp), int(pp)) for dp, _, pp in (job.partition("x") for job in args.jobs.split(","))]
+    add_output(parser)
+    args = parsed(parser)
+    jobs: list[tuple[int, int]] = args.jobs
     snapshot = snapshot_of(args)
     solve(snapshot, one_group(1, 1), Budget())  # what a topology costs once is not a request's time
     samples = run(snapshot, jobs, args, Console(stderr=True))

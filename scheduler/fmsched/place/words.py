@@ -287,6 +287,9 @@ def _hops(snapshot: Snapshot, group: ResourceGroup, wanted: str) -> tuple[str, s
     """The most free, fitting GPUs within the cap of one leaf group, that leaf group included."""
     topology, reach = snapshot.topology, group.reach
     cap = hop_cap(reach) if reach is not None else UNREACHABLE_HOPS
+    if cap < 1:
+        most, name = _largest_node(snapshot, group)
+        return f"{wanted} on one node", f"{most} free {_types(group) or 'fitting GPUs'}", f"on {name}" if name else ""
     by_leaf = [0] * len(topology.leaves)
     for node, leaf, mask in zip(topology.nodes, topology.leaf_of, free_masks(snapshot), strict=True):
         by_leaf[int(leaf)] += sum(eligible(group, node.shape.gpus[i]) for i in mask_indices(mask))
