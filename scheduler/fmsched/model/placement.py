@@ -12,7 +12,7 @@ class RankPlacement:
     rank: int
     group: str
     replica: int
-    cell: int  # number of the group instance in the job: group-major, then replica
+    cell: int  # number of the group instance in the job: group-major, then replica; spares after all that run
     local_rank: int  # among the job's ranks of that node
     node: NodeName
     gpu: int  # index
